@@ -1,0 +1,72 @@
+"""spiritlevel: is that minimum flat, and does the answer mean anything?
+
+>>> import torch, spiritlevel as sl
+>>> x, y = torch.randn(50, 3), torch.randint(0, 2, (50,))
+>>> objective = sl.Objective(torch.nn.Linear(3, 2), (x, y), torch.nn.functional.cross_entropy)
+>>> sl.trace(sl.hessian(objective)).status
+<Status.EXACT: 'exact'>
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Torch takes a second and a half to import, so names are found when they are first used:
+# `spiritlevel --help` and tab completion stay instant.
+_HOMES = {
+    "Objective": "objective",
+    "Estimate": "estimate",
+    "Status": "estimate",
+    "SpiritlevelError": "errors",
+    "Operator": "operators",
+    "from_matrix": "operators",
+    "restricted": "operators",
+    "scaled": "operators",
+    "hessian": "curvature",
+    "ggn": "curvature",
+    "fisher": "curvature",
+    "output_gradients": "curvature",
+    "eigenpairs": "spectral",
+    "eigenvalues": "spectral",
+    "density": "spectral",
+    "negative_eigenvalues": "spectral",
+    "trace": "spectral",
+    "diagonal": "spectral",
+    "frobenius": "spectral",
+    "MEASURES": "measures",
+    "measure": "measures",
+    "default_objective": "default",
+}
+
+__all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+if TYPE_CHECKING:
+    from spiritlevel.curvature import fisher, ggn, hessian, output_gradients
+    from spiritlevel.default import default_objective
+    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.estimate import Estimate, Status
+    from spiritlevel.measures import MEASURES, measure
+    from spiritlevel.objective import Objective
+    from spiritlevel.operators import Operator, from_matrix, restricted, scaled
+    from spiritlevel.spectral import (
+        density,
+        diagonal,
+        eigenpairs,
+        eigenvalues,
+        frobenius,
+        negative_eigenvalues,
+        trace,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'spiritlevel' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"spiritlevel.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,273 @@
+"""The Hessian and its kin as operators: Gauss-Newton, Fisher, output gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from spiritlevel.batches import Batch
+from spiritlevel.compiled import CompileChoice, Engine
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ladder import climb
+from spiritlevel.objective import Objective, Params
+from spiritlevel.operators import Operator
+from spiritlevel.parts import curved_part, hardest
+from spiritlevel.tensors import flatten, gaussian, generator, unflatten
+
+FisherKind = Literal["true", "sampled", "empirical"]
+# (outputs, J v, batch, number of the batch) -> A J v, for an A in output space
+OutputAction = Callable[[Tensor, Tensor, Batch, int], Tensor]
+
+COARSE_SHARE = 0.1
+COARSE_EXAMPLES = 64  # a smaller part says little about the whole
+
+
+def hessian(
+    objective: Objective, *, compile: CompileChoice = "auto", rung: str | None = None
+) -> Operator:
+    """H = (1/n) sum_i grad^2 l_i(theta).
+
+    `rung` forces one way of making products; else the ladder picks the first that agrees with a
+    finite difference. `compile="auto"` compiles once the products have cost as much as compiling.
+    """
+    way = climb(objective, rung)
+    engine = Engine(objective, way, compile)
+    part = None
+    if objective.examples * COARSE_SHARE >= COARSE_EXAMPLES:
+        part = curved_part(objective, COARSE_SHARE)
+    coarse = None
+    if part is not None:
+        coarse = _operator(part, Engine(part, way, False).matvec, "hessian", cost=COARSE_SHARE)
+    return _operator(
+        objective,
+        engine.matvec,
+        "hessian",
+        how=way.describe(),
+        check=way.check,
+        rounding=way.rounding,
+        coarse=coarse,
+    )
+
+
+def ggn(objective: Objective) -> Operator:
+    """G = (1/n) sum_i J_i' (grad_f^2 l_i) J_i: the Gauss-Newton matrix, through the loss's own Hessian.
+
+    Positive semi-definite for a loss that is convex in the outputs (Schraudolph, 2002).
+    """
+    on_outputs = objective.loss.on_outputs
+    if on_outputs is None:
+        raise _needs_outputs("ggn")
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        z = out.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(on_outputs(z, batch)[0], z, create_graph=True)
+        if not slope.requires_grad:  # a loss that is linear in the outputs
+            return torch.zeros_like(out)
+        return torch.autograd.grad(slope, z, grad_outputs=tangent)[0]
+
+    return _outer(objective, action, "ggn")
+
+
+def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) -> Operator:
+    """F = (1/n) sum_i E_y [grad l_i grad l_i'], with y from the model or from the data.
+
+    "true": the expectation over y ~ p(y|x_i) in closed form. "sampled": one y drawn for each
+    example. "empirical": the y of the data (not an estimate of the Fisher: Kunstner et al., 2019).
+    Units are the examples, or the tokens where labels are tokens.
+    """
+    actions = {"true": _true_fisher, "sampled": _sampled_fisher, "empirical": _empirical_fisher}
+    if kind not in actions:
+        raise SpiritlevelError(f"kind is {kind!r}; choose one of {', '.join(actions)}")
+    if objective.loss.on_outputs is None:
+        raise _needs_outputs("fisher")
+    if kind != "empirical" and objective.loss.likelihood is None:
+        raise SpiritlevelError(
+            f"fisher(kind={kind!r}) needs a loss whose likelihood is known: cross_entropy, "
+            'binary_cross_entropy_with_logits or mse_loss; use ggn() or kind="empirical"'
+        )
+    if kind != "empirical" and objective.loss.class_weights:
+        raise SpiritlevelError(
+            f"fisher(kind={kind!r}) has no meaning with class weights in the loss; "
+            'use ggn() or kind="empirical"'
+        )
+    action = actions[kind](objective)
+    if kind == "sampled":
+        action = functools.partial(action, seed=seed)
+    return _outer(objective, action, f"{kind} fisher")
+
+
+def output_gradients(objective: Objective) -> Operator:
+    """(1/n) sum_i sum_k grad f_k(x_i) grad f_k(x_i)': the AEFM of Wu, Wang and Su (2022).
+
+    Unlike the empirical Fisher it does not vanish where the data are fitted.
+    """
+    weights = objective.loss.weights
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        return tangent if weights is None else tangent * weights(out, batch)
+
+    return _outer(objective, action, "output gradients")
+
+
+def _true_fisher(objective: Objective) -> OutputAction:
+    loss = objective.loss
+    assert loss.weights is not None
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        weight = loss.weights(out, batch)  # type: ignore[misc]
+        if loss.likelihood == "softmax":
+            p = out.softmax(loss.class_axis)
+            return weight * p * (tangent - (p * tangent).sum(loss.class_axis, keepdim=True))
+        d = out[0].numel()  # the loss averages over the d outputs of an example
+        if loss.likelihood == "bernoulli":
+            p = out.sigmoid()
+            return weight * p * (1 - p) * tangent / d**2
+        return weight * tangent * 2 / d
+
+    return action
+
+
+def _scores(objective: Objective, out: Tensor, batch: Batch) -> Tensor:
+    """d(sum of losses)/d(outputs): one row per unit."""
+    z = out.detach().requires_grad_()
+    return torch.autograd.grad(objective.loss.on_outputs(z, batch)[0], z)[0]  # type: ignore[misc]
+
+
+def _project(objective: Objective, out: Tensor, tangent: Tensor, batch: Batch, s: Tensor) -> Tensor:
+    """s_u <s_u, tangent_u> for every unit u, weighted once."""
+    loss = objective.loss
+    axes = [loss.class_axis] if loss.likelihood == "softmax" else list(range(1, out.ndim))
+    weight = loss.weights(out, batch)  # type: ignore[misc]
+    inner = (s * tangent).sum(axes, keepdim=True) if axes else s * tangent
+    return torch.where(weight > 0, s * inner / weight, 0)
+
+
+def _empirical_fisher(objective: Objective) -> OutputAction:
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        return _project(objective, out, tangent, batch, _scores(objective, out, batch))
+
+    return action
+
+
+def _sampled_fisher(objective: Objective) -> Callable[..., Tensor]:
+    def action(out: Tensor, tangent: Tensor, batch: Batch, number: int, *, seed: int) -> Tensor:
+        draws = generator(seed * 1_000_003 + number)  # the same draws in every product
+        drawn = objective.loss.draw(out.detach(), batch, draws)  # type: ignore[misc]
+        return _project(objective, out, tangent, batch, _scores(objective, out, drawn))
+
+    return action
+
+
+# Products of the form J' A J ---------------------------------------------------------------------
+
+
+def _forward_mode(outputs: Callable[[Params], Tensor], point: Params, v: Params) -> Tensor:
+    return jvp(outputs, (point,), (v,))[1]
+
+
+def _double_vjp(outputs: Callable[[Params], Tensor], point: Params, v: Params) -> Tensor:
+    """J v as the derivative of u -> v'(J'u): no forward mode needed."""
+    leaves = {k: p.clone().requires_grad_() for k, p in point.items()}
+    out = outputs(leaves)
+    u = torch.zeros_like(out, requires_grad=True)
+    back = torch.autograd.grad(
+        out, list(leaves.values()), grad_outputs=u, create_graph=True, materialize_grads=True
+    )
+    along = [(b, t) for b, t in zip(back, v.values(), strict=True) if b.requires_grad]
+    if not along:
+        return torch.zeros_like(out)
+    pieces, tangents = zip(*along, strict=True)
+    return torch.autograd.grad(pieces, u, grad_outputs=tangents)[0]
+
+
+PUSHES = {"forward mode": _forward_mode, "double vjp": _double_vjp}
+
+
+def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
+    """(1/n) sum over batches of J' A J."""
+    push, how, check = _pick_push(objective)
+
+    def column(batch: Batch, number: int, v: Tensor) -> Tensor:
+        def outputs(params: Params) -> Tensor:
+            return objective.outputs(params, batch)
+
+        tangent = push(outputs, objective.params, objective.named(v))
+        out, pull = vjp(outputs, objective.params)
+        return flatten(pull(action(out.detach(), tangent.detach(), batch, number))[0])
+
+    def matvec(v: Tensor) -> Tensor:
+        columns = [v] if v.ndim == 1 else list(v.unbind(1))
+        with objective.smooth():
+            sums = [
+                sum(column(batch, i, c) for i, batch in enumerate(objective.batches))
+                for c in columns
+            ]
+        products = torch.stack([torch.as_tensor(s) for s in sums], dim=1) / objective.count
+        return products[:, 0] if v.ndim == 1 else products
+
+    return _operator(objective, matvec, name, how=how, check=check)
+
+
+def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]:
+    """Forward mode if the model has it, checked against a difference of outputs."""
+    small = hardest(objective, 2)
+    batch = small.batches[0]
+    v = gaussian(small.size, generator(0), small.vector)
+    v /= v.norm()
+    h = 1e-5 if small.dtype == torch.float64 else 1e-2
+    refused = ""
+    with objective.smooth():
+        ahead, behind = (
+            small.outputs(unflatten(small.vector + s * h * v, small.shapes), batch)
+            for s in (1, -1)
+        )
+        truth = (ahead - behind) / (2 * h)
+        for name, push in PUSHES.items():
+            try:
+                found = push(lambda p: small.outputs(p, batch), small.params, small.named(v))
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                refused += f"; not {name}: {str(error).splitlines()[0][:160]}"
+                continue
+            scale = max(float(truth.norm()), float(found.norm()))
+            return push, name + refused, float((found - truth).norm()) / scale if scale else 0.0
+    raise SpiritlevelError(f"the model's outputs cannot be differentiated{refused}")
+
+
+def _operator(
+    objective: Objective,
+    matvec: Callable[[Tensor], Tensor],
+    name: str,
+    *,
+    how: str = "",
+    check: float | None = None,
+    rounding: float | None = None,
+    coarse: Operator | None = None,
+    cost: float = 1.0,
+) -> Operator:
+    return Operator(
+        size=objective.size,
+        dtype=objective.dtype,
+        device=objective.device,
+        matvec=matvec,
+        spans=objective.spans,
+        name=name,
+        how=how,
+        check=check,
+        rounding=rounding,
+        coarse=coarse,
+        cost=cost,
+    )
+
+
+def _needs_outputs(name: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"{name} must see outputs and loss apart; give batches (x, y) with loss(outputs, y), or a "
+        "Hugging Face model whose loss is the cross-entropy of its logits"
+    )

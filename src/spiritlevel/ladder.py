@@ -1,0 +1,166 @@
+"""Three ways to multiply with the Hessian, tried in order, and the check that picks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp
+
+from spiritlevel.batches import Batch
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.parts import hardest
+from spiritlevel.tensors import flatten, gaussian, generator
+
+Product = Callable[[Objective, Batch, Sequence[Tensor]], list[Tensor]]
+CHECK_EXAMPLES = 4
+# Relative to the length of the point. Small steps avoid the kinks of rectified nets, large ones
+# the rounding of float32 inside a model; each is tried until one agrees well.
+CHECK_STEPS = {torch.float64: (1e-7, 1e-8, 1e-6, 1e-5, 1e-4), torch.float32: (1e-3, 1e-4, 1e-2)}
+AGREES = 1e-5
+TOLERANCE = {torch.float64: 1e-2, torch.float32: 5e-2}
+
+
+def jvp_of_gradient(objective: Objective, batch: Batch, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """H v as the directional derivative of the gradient, forward over reverse."""
+    gradient = grad(lambda params: objective.total(params, batch)[0])
+    point = objective.params
+    return [flatten(jvp(gradient, (point,), (objective.named(v),))[1]) for v in vectors]
+
+
+def double_backward(objective: Objective, batch: Batch, vectors: Sequence[Tensor]) -> list[Tensor]:
+    """H v as the gradient of g'v, reverse over reverse; one graph serves all vectors."""
+    point = {k: p.clone().requires_grad_() for k, p in objective.params.items()}
+    leaves = list(point.values())
+    total = objective.total(point, batch)[0]
+    pieces = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
+    gradient = torch.cat([piece.reshape(-1) for piece in pieces])
+    if not gradient.requires_grad:  # the loss is linear in every chosen parameter
+        return [torch.zeros_like(v) for v in vectors]
+    products = []
+    for v in vectors:
+        twice = torch.autograd.grad(
+            gradient, leaves, grad_outputs=v, retain_graph=True, materialize_grads=True
+        )
+        products.append(torch.cat([piece.reshape(-1) for piece in twice]))
+    return products
+
+
+def difference_of_gradients(
+    objective: Objective, batch: Batch, vectors: Sequence[Tensor], step: float = 1e-6
+) -> list[Tensor]:
+    """H v = (g(theta + hv) - g(theta - hv)) / 2h, with h relative to the point's length."""
+    point, products = objective.vector, []
+    for v in vectors:
+        h = step * (1 + float(point.norm())) / max(float(v.norm()), 1e-300)
+        ahead = objective.at(point + h * v).gradient_sum(batch)
+        behind = objective.at(point - h * v).gradient_sum(batch)
+        products.append((ahead - behind) / (2 * h))
+    return products
+
+
+RUNGS: dict[str, Product] = {
+    "jvp of gradient": jvp_of_gradient,
+    "double backward": double_backward,
+    "difference of gradients": difference_of_gradients,
+}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The way that was chosen, and how far its products can be trusted.
+
+    `check` is the relative error against a finite difference in `checked_in`; `rounding` is what
+    the working precision (float32, tf32) costs, against the same product in float64.
+    """
+
+    name: str
+    product: Product
+    check: float
+    checked_in: torch.dtype
+    rounding: float
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        text = self.name
+        for name, reason in self.refused.items():
+            text += f"; not {name}: {reason}"
+        return text
+
+
+def climb(objective: Objective, only: str | None = None) -> Rung:
+    """The first rung that runs and agrees with a finite difference of gradients."""
+    if only is not None and only not in RUNGS:
+        raise SpiritlevelError(f"rung is {only!r}; choose one of {', '.join(RUNGS)}")
+    small, batch = _small_copy(objective)
+    direction = gaussian(small.size, generator(0), small.vector)
+    direction /= direction.norm()
+    truths: dict[float, Tensor] = {}
+    refused: dict[str, str] = {}
+    with objective.smooth():
+        for name, product in RUNGS.items():
+            if only not in (None, name):
+                continue
+            try:
+                found = product(small, batch, [direction])[0]
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                refused[name] = str(error).strip().splitlines()[0][:160]
+                continue
+            check = _disagreement(found, small, batch, direction, truths)
+            if check <= TOLERANCE[small.dtype] or name == "difference of gradients":
+                rounding = _rounding(found, product, objective, direction)
+                return Rung(name, product, check, small.dtype, rounding, refused)
+            refused[name] = f"differs from a finite difference by {check:.1e}"
+    raise SpiritlevelError(
+        f"no Hessian-vector product for this model; tried {refused}. "
+        "Leave rung out, so that differences of gradients can be used"
+    )
+
+
+def _disagreement(
+    found: Tensor, small: Objective, batch: Batch, direction: Tensor, truths: dict[float, Tensor]
+) -> float:
+    """The relative difference to the nearest of several finite differences.
+
+    Each step errs in its own way, so the best one judges; a difference is not judged by itself.
+    """
+    best = float("inf")
+    for step in CHECK_STEPS[small.dtype]:
+        if step not in truths:
+            truths[step] = difference_of_gradients(small, batch, [direction], step)[0]
+        truth = truths[step]
+        if torch.equal(found, truth) and found.any():
+            continue
+        scale = max(float(truth.norm()), float(found.norm()))
+        best = min(best, float((found - truth).norm()) / scale if scale else 0.0)
+        if best <= AGREES:
+            break
+    return best
+
+
+def _rounding(found: Tensor, product: Product, objective: Objective, direction: Tensor) -> float:
+    """How far the product in the working precision is from the one in float64."""
+    if found.dtype == objective.dtype or product is difference_of_gradients:
+        return torch.finfo(found.dtype).eps
+    small = hardest(objective, CHECK_EXAMPLES)
+    rough = product(small, small.batches[0], [direction.to(objective.dtype)])[0]
+    scale = float(found.norm())
+    return float((rough.double() - found).norm()) / scale if scale else 0.0
+
+
+def _small_copy(objective: Objective) -> tuple[Objective, Batch]:
+    """A few examples in float64, or in the working precision if the model insists on it."""
+    small = hardest(objective, CHECK_EXAMPLES)
+    if small.dtype != torch.float64:
+        try:
+            raised = small.to(torch.float64)
+            raised.gradient()
+            small = raised
+        except (RuntimeError, TypeError):  # tensors of a fixed precision inside the model
+            return small, small.batches[0]
+    return small, small.batches[0]

@@ -1,0 +1,59 @@
+"""The classical numbers: loss, slope, and the Hessian's norms, ends and traces."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures.instruments import Instruments
+
+
+def loss(instruments: Instruments) -> Estimate:
+    """L(theta)."""
+    begin = time.perf_counter()
+    return Estimate(instruments.objective.value(), seconds=time.perf_counter() - begin)
+
+
+def gradient_norm(instruments: Instruments) -> Estimate:
+    """||grad L(theta)||_2, zero at a minimum."""
+    begin = time.perf_counter()
+    value = float(instruments.gradient.double().norm())
+    return Estimate(value, seconds=time.perf_counter() - begin)
+
+
+def lambda_max(instruments: Instruments) -> Estimate:
+    """The largest eigenvalue of the Hessian."""
+    return instruments.extremes.values[0]
+
+
+def lambda_min(instruments: Instruments) -> Estimate:
+    """The smallest eigenvalue of the Hessian; negative at a saddle."""
+    return instruments.extremes.values[-1]
+
+
+def hessian_spectral(instruments: Instruments) -> Estimate:
+    """||H||_2, the largest eigenvalue in magnitude."""
+    ends = instruments.extremes.values
+    largest = max(ends, key=lambda end: abs(end.value))
+    return replace(largest, value=abs(largest.value))
+
+
+def hessian_trace(instruments: Instruments) -> Estimate:
+    """tr H, the sum of the eigenvalues."""
+    return instruments.probes.trace()
+
+
+def hessian_frobenius(instruments: Instruments) -> Estimate:
+    """||H||_F, the root of the sum of the squared eigenvalues."""
+    return instruments.probes.frobenius()
+
+
+def effective_rank(instruments: Instruments) -> Estimate:
+    """(tr H)^2 / ||H||_F^2, the number of directions that curve, the participation ratio."""
+    return instruments.probes.effective_rank()
+
+
+def layer_traces(instruments: Instruments) -> dict[str, Estimate]:
+    """tr H_ll for the diagonal block of every layer."""
+    return instruments.probes.block_traces(lambda name: name.rpartition(".")[0] or name)

@@ -1,0 +1,72 @@
+"""Computations that several measures share, made once and only when asked for."""
+
+from __future__ import annotations
+
+import functools
+
+from torch import Tensor
+
+from spiritlevel.compiled import CompileChoice
+from spiritlevel.curvature import hessian
+from spiritlevel.objective import Objective
+from spiritlevel.operators import Operator
+from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
+from spiritlevel.spectral.probes import within
+
+
+class Instruments:
+    """One objective and the settings of one report.
+
+    `tol` is the relative residual of eigenvalues, `rtol` the relative standard error of traces
+    and norms, `budget` the most products for either.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        seed: int = 0,
+        tol: float = 1e-3,
+        rtol: float = 0.05,
+        budget: int = 200,
+        compile: CompileChoice = "auto",
+    ) -> None:
+        self.objective = objective
+        self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
+        self.compile: CompileChoice = compile
+
+    @functools.cached_property
+    def hessian(self) -> Operator:
+        return hessian(self.objective, compile=self.compile)
+
+    @functools.cached_property
+    def gradient(self) -> Tensor:
+        return self.objective.gradient()
+
+    @functools.cached_property
+    def extremes(self) -> Eigenpairs:
+        """Both ends of the spectrum from one Lanczos run, to `tol` times the norm."""
+        return eigenpairs(
+            self.hessian,
+            which="both" if self.hessian.size > 1 else "largest",
+            tol=self.tol,
+            relative_to="norm",
+            budget=self.budget,
+            seed=self.seed,
+        )
+
+    @functools.cached_property
+    def probes(self) -> Probes:
+        """Random probes after the leading Ritz vectors are taken out."""
+        return probe(
+            self.hessian,
+            stop=within(self.rtol, "trace", "frobenius"),
+            budget=self.budget,
+            deflate=self.extremes.leading,
+            blocks=self.hessian.spans,
+            seed=self.seed,
+        )
+
+    def used(self, name: str) -> bool:
+        """Whether a shared computation has been made already."""
+        return name in self.__dict__

@@ -1,0 +1,146 @@
+"""MEASURES: every number by its name; `measure` fills a table of them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spiritlevel import __version__
+from spiritlevel.compiled import CompileChoice
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures import curvature
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.table import Row, Table
+from spiritlevel.objective import Objective
+
+AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number about an objective: how it is computed, what it is called, what it shares."""
+
+    function: Callable[[Instruments], Estimate | dict[str, Estimate]]
+    title: str
+    shares: str = ""  # the computation of Instruments whose cost it shares
+
+
+MEASURES: dict[str, Measure] = {
+    "loss": Measure(curvature.loss, "loss"),
+    "gradient_norm": Measure(curvature.gradient_norm, "gradient norm"),
+    "hessian_spectral": Measure(curvature.hessian_spectral, "spectral norm", "extremes"),
+    "lambda_max": Measure(curvature.lambda_max, "largest eigenvalue", "extremes"),
+    "lambda_min": Measure(curvature.lambda_min, "smallest eigenvalue", "extremes"),
+    "hessian_trace": Measure(curvature.hessian_trace, "trace", "probes"),
+    "hessian_frobenius": Measure(curvature.hessian_frobenius, "Frobenius norm", "probes"),
+    "effective_rank": Measure(curvature.effective_rank, "effective rank", "probes"),
+    "layer_traces": Measure(curvature.layer_traces, "trace of", "probes"),
+}
+
+
+def measure(
+    objective: Objective,
+    names: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.05,
+    budget: int = 200,
+    compile: CompileChoice = "auto",
+) -> Table:
+    """A table of the named measures (all of them if None), each with its error and its cost.
+
+    Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
+    error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
+    """
+    wanted = list(MEASURES) if names is None else list(names)
+    unknown = [name for name in wanted if name not in MEASURES]
+    if unknown:
+        raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
+    begin = time.perf_counter()
+    instruments = Instruments(
+        objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
+    )
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        for name in wanted:
+            rows += _rows(name, instruments)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    footer = _footer(instruments, time.perf_counter() - begin)
+    if interrupted:
+        footer["interrupted"] = f"{len(rows)} rows were done"
+    return Table(tuple(rows), _verdict(instruments), footer)
+
+
+def _rows(name: str, instruments: Instruments) -> list[Row]:
+    entry = MEASURES[name]
+    shared = bool(entry.shares) and instruments.used(entry.shares)
+    found = entry.function(instruments)
+    if isinstance(found, Estimate):
+        return [Row(name, entry.title, found, shared)]
+    return [
+        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0)
+        for i, (part, estimate) in enumerate(found.items())
+    ]
+
+
+def _verdict(instruments: Instruments) -> str:
+    """Whether this point is a minimum, as far as the numbers made so far can tell."""
+    if not instruments.used("extremes"):
+        return ""
+    top, low = instruments.extremes.values[0], instruments.extremes.values[-1]
+    if top.value <= 0:
+        return "Not a minimum: no direction curves upwards."
+    slope = float(instruments.gradient.double().norm())
+    loss = instruments.objective.value()
+    gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
+    step = f"a gradient step would change the loss by {gain:.1%}"
+    if low.value < -max(0.05 * top.value, 2 * low.error):
+        return f"A saddle, not a minimum: curvature reaches {low.value:.3g}; {step}."
+    if gain > AT_REST:
+        return f"Not at rest: {step}. Flatness is defined at a minimum; train on."
+    return f"Close to a minimum: {step}."
+
+
+def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
+    objective = instruments.objective
+    products = sum(
+        run.matvecs
+        for run in (
+            instruments.extremes.values[0] if instruments.used("extremes") else None,
+            instruments.probes if instruments.used("probes") else None,
+        )
+        if run is not None
+    )
+    footer: dict[str, Any] = {
+        "parameters": objective.size,
+        "examples": objective.examples,
+        "mode": objective.mode,
+        "dtype": str(objective.dtype).removeprefix("torch."),
+        "device": str(objective.device),
+        "seed": instruments.seed,
+        "products": products,
+        "seconds": seconds,
+    }
+    if instruments.used("hessian"):
+        footer["product"] = instruments.hessian.how
+        footer["product_check"] = instruments.hessian.check
+        footer["product_rounding"] = instruments.hessian.rounding
+    if objective.notes:
+        footer["notes"] = list(objective.notes)
+    footer["versions"] = {
+        "spiritlevel": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    return footer

@@ -1,0 +1,130 @@
+"""Rows of estimates and where they come from; prints itself."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate, format_error, format_value
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure: its name, its title, its estimate; `shared` if a row above paid for it."""
+
+    name: str
+    title: str
+    estimate: Estimate
+    shared: bool = False
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Title, value, error, products, seconds as text."""
+        e = self.estimate
+        exact = e.stderr is None and e.residual is None
+        if self.shared:
+            cost, seconds = "shared", ""
+        else:
+            cost, seconds = f"{e.matvecs:.3g}" if e.matvecs else "", f"{e.seconds:.2f}"
+        error = "" if exact else f"± {format_error(e.error)}"
+        return self.title, format_value(e.value, e.error), error, cost, seconds
+
+
+@dataclass(frozen=True)
+class Table:
+    """The result of `measure`: rows, a verdict in words, and the provenance."""
+
+    rows: tuple[Row, ...]
+    verdict: str
+    footer: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Estimate:
+        for row in self.rows:
+            if row.name == name:
+                return row.estimate
+        raise SpiritlevelError(
+            f"no row {name!r}; there are: {', '.join(row.name for row in self.rows)}"
+        )
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        console = Console(file=StringIO(), width=100, force_terminal=False)
+        console.print(self.__rich__())
+        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+
+    def __rich__(self) -> RenderableType:
+        table = RichTable(box=None, pad_edge=False, header_style="bold")
+        table.add_column("measure")
+        table.add_column("value", justify="right")
+        table.add_column("error")
+        table.add_column("products", justify="right")
+        table.add_column("seconds", justify="right")
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row.cells()))
+            if not row.estimate.converged:
+                e = row.estimate
+                table.add_row(Text(f"  {e.status.value}: {e.remedy}", style="yellow"))
+        parts: list[RenderableType] = [table]
+        if self.verdict:
+            parts += [Text(), Text(self.verdict, style="bold")]
+        parts += [Text(), *(Text(line, style="dim") for line in self._footer_lines())]
+        return Group(*parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data; see the README for the schema."""
+        rows = [
+            {"name": r.name, "title": r.title, "shared": r.shared, **r.estimate.to_dict()}
+            for r in self.rows
+        ]
+        return {"schema": SCHEMA, "rows": rows, "verdict": self.verdict, "provenance": self.footer}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """JSON text, also written to `path` if one is given."""
+        text = json.dumps(self.to_dict(), indent=2)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_html(self) -> str:
+        """An HTML table for notebooks and reports."""
+        head = "".join(f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds"))
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells()) + "</tr>"
+            for row in self.rows
+        )
+        lines = "<br>".join(html.escape(line) for line in (self.verdict, *self._footer_lines()))
+        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _footer_lines(self) -> list[str]:
+        f = self.footer
+        lines = [
+            f"{f['parameters']:,} parameters, {f['examples']:,} examples, {f['mode']} mode, "
+            f"{f['dtype']}, {f['device']}, seed {f['seed']}; "
+            f"{f['products']:.4g} products, {f['seconds']:.1f} s"
+        ]
+        if "product" in f:
+            lines.append(
+                f"products by {f['product']}; against finite differences {f['product_check']:.0e}, "
+                f"rounding {f['product_rounding']:.0e}"
+            )
+        lines += [f"note: {note}" for note in f.get("notes", [])]
+        if "interrupted" in f:
+            lines.append(f"interrupted: {f['interrupted']}")
+        versions = ", ".join(f"{name} {version}" for name, version in f["versions"].items())
+        return [*lines, versions]

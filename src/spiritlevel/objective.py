@@ -1,0 +1,394 @@
+"""The loss of a model on its data, as a function of the parameters."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from spiritlevel import batches as frozen
+from spiritlevel.batches import Batch
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.loss import Loss, Total, adapt
+from spiritlevel.module import choose, private_copy, saved_bytes, unwrap, working_dtype
+from spiritlevel.scope import differentiable, fixed_rng, twice_differentiable
+from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
+
+Mode = Literal["eval", "train"]
+Params = Mapping[str, Tensor]
+
+# Second-order products hold about this many times what one backward pass saves.
+PEAK_FACTOR = 4
+CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix products
+CUDA_SHARE = 0.6
+
+
+class _Scope(nn.Module):
+    """Runs any function of the model inside `functional_call`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, action: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
+        return action(self.model, batch)
+
+
+class Objective:
+    """A model, its data and its loss, frozen at one point: L(theta) = sum of losses / count.
+
+    The model is copied and never touched; the data are read at once and must be the same when
+    read again. Every mean is over examples (tokens, for labels), whatever the batches.
+
+    - `data`: tensors (x, y), a Dataset, a DataLoader or an iterable of batches. A batch is
+      (x, y), (x, y, weight), or a mapping that the model takes by name.
+    - `loss`: a mean loss(outputs, y), or loss(model, batch) -> (sum, count) (its first parameter
+      is called `model`). Without one the model's own `.loss` is used.
+    - `params`: name patterns such as "layer1.*"; all trainable parameters if None.
+    - `mode`: "train" uses batch statistics and dropout; `seed` then fixes the dropout masks.
+    - `microbatch`: examples that are processed together; chosen by memory if None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        loss: Callable[..., Any] | None = None,
+        *,
+        params: str | Sequence[str] | None = None,
+        mode: Mode = "eval",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        microbatch: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if mode not in ("eval", "train"):
+            raise SpiritlevelError(f'mode is {mode!r}; choose "eval" or "train"')
+        if microbatch is not None and microbatch < 1:
+            raise SpiritlevelError(f"microbatch is {microbatch}; give a number of examples >= 1")
+        module, notes = unwrap(model)
+        chosen = choose(module, params)
+        self.mode: Mode = mode
+        self.seed = seed
+        self.dtype, note = working_dtype(module, dtype)
+        if note:
+            warnings.warn(note, stacklevel=2)
+            notes.append(note)
+        first = next(iter(chosen.values()))
+        self.device = torch.device(device) if device is not None else first.device
+        self._model = private_copy(module).to(device=self.device, dtype=self.dtype)
+        self._model.train(mode == "train").requires_grad_(False)
+        self._scope = _Scope(self._model)
+        own = dict(self._model.named_parameters())
+        self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
+        self._batches = frozen.freeze(data, self._place)
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
+        self._loss = adapt(loss, self._model, self._batches[0])
+        self._lay_out()
+        self._refuse_chance()
+        self.separable = self._is_separable()
+        self._batches = self._cut(microbatch)
+        self.notes = tuple(notes)
+        self._measure_data()
+
+    # What it is ------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """The point: the chosen parameters by name (do not write into them)."""
+        return dict(self._params)
+
+    @functools.cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        return {name: tensor.shape for name, tensor in self._params.items()}
+
+    @functools.cached_property
+    def spans(self) -> dict[str, slice]:
+        """Where each parameter lies in a flat vector."""
+        return spans(self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    @property
+    def vector(self) -> Tensor:
+        """The point as one flat vector."""
+        return flatten(self._params)
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        return tuple(self._batches)
+
+    @property
+    def loss(self) -> Loss:
+        return self._loss
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """The pieces of a flat vector by parameter name."""
+        return unflatten(vector, self.shapes)
+
+    def __repr__(self) -> str:
+        return (
+            f"Objective({type(self._model).__name__}, {self.size} parameters, "
+            f"{self.examples} examples, {self.mode} mode, {self.dtype}, {self.device})"
+        )
+
+    # The function ----------------------------------------------------------------------------
+
+    def total(self, params: Params, batch: Batch) -> Total:
+        """Sum and count of the losses of one batch at `params`; differentiable."""
+        return self._run(self._loss.total, params, batch)
+
+    def outputs(self, params: Params, batch: Batch) -> Tensor:
+        """The model's outputs on one batch at `params`; differentiable."""
+        return self._run(self._loss.outputs, params, batch)
+
+    def value(self) -> float:
+        """L(theta), the mean loss over all examples."""
+        if self._value is None:
+            self._value = self._sum_and_count()[0] / self.count
+        return self._value
+
+    def gradient(self) -> Tensor:
+        """grad L(theta), a flat vector."""
+        with differentiable(recurrent=self._recurrent):
+            total = sum(self.gradient_sum(batch) for batch in self._batches)
+        return torch.as_tensor(total) / self.count
+
+    def gradient_sum(self, batch: Batch) -> Tensor:
+        """The gradient of the summed loss of one batch."""
+        point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
+        total = self.total(point, batch)[0]
+        if not total.requires_grad:  # a loss that no chosen parameter reaches
+            return torch.zeros(self.size, dtype=self.dtype, device=self.device)
+        pieces = torch.autograd.grad(total, list(point.values()), materialize_grads=True)
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def per_example_gradients(self) -> Tensor:
+        """One row per example, (examples, size), whose mean is the gradient.
+
+        By vmap where the model allows it, else one example after another.
+        """
+        if not self.separable:
+            raise SpiritlevelError(
+                "per-example gradients do not exist here: the loss of a batch is no sum over its "
+                'examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
+            )
+
+        def loss_of(params: Params, example: Batch) -> Tensor:
+            return self.total(params, map_tensors(lambda t: t.unsqueeze(0), example))[0]
+
+        every = vmap(lambda p, e: flatten(grad(loss_of)(p, e)), in_dims=(None, 0))
+        with self.smooth():
+            try:
+                rows = torch.cat([every(self._params, batch) for batch in self._batches])
+            except (RuntimeError, ValueError):  # no batching rule, or data-dependent control flow
+                rows = torch.stack([self.gradient_sum(e) for e in self._each_example()])
+        return rows * (self.examples / self.count)
+
+    def predictions(self) -> Tensor:
+        """The outputs on all the data, in order, one row per example.
+
+        Batches of unequal lengths (padded text) are laid out as rows of logits.
+        """
+        with torch.no_grad():
+            found = [self.outputs(self._params, batch) for batch in self._batches]
+        if any(out.shape[1:] != found[0].shape[1:] for out in found):
+            found = [out.reshape(-1, out.shape[-1]) for out in found]
+        return torch.cat(found)
+
+    # Other points, other data ----------------------------------------------------------------
+
+    def at(self, params: Params | Tensor) -> Objective:
+        """The same objective at another point: named tensors (the rest stay) or a flat vector."""
+        if isinstance(params, Tensor):
+            if params.shape != (self.size,):
+                raise SpiritlevelError(
+                    f"at() needs a vector of {self.size} numbers; got shape {tuple(params.shape)}"
+                )
+            params = self.named(params)
+        for name, tensor in params.items():
+            if name not in self._params:
+                raise SpiritlevelError(
+                    f"at() got the unknown parameter {name!r}; there are: {', '.join(self._params)}"
+                )
+            if tensor.shape != self.shapes[name]:
+                raise SpiritlevelError(
+                    f"at() got {name!r} of shape {tuple(tensor.shape)}; "
+                    f"it is {tuple(self.shapes[name])}"
+                )
+        moved = {k: v.detach().to(self._params[k]).clone() for k, v in params.items()}
+        return self._replaced(_params={**self._params, **moved})
+
+    def on(self, batches: Sequence[Batch], *, keep_count: bool = False) -> Objective:
+        """The same point on other frozen batches; `keep_count` divides sums by the old count."""
+        other = self._replaced(_batches=list(batches))
+        other._measure_data()
+        if keep_count:
+            other.count = self.count
+            other._value = None
+        return other
+
+    def few(self, n: int) -> Batch:
+        """The first batch, cut to n examples where that is possible; for checks."""
+        first = self._batches[0]
+        return frozen.rows(first, slice(0, n)) if frozen.divisible(first) else first
+
+    def to(self, dtype: torch.dtype) -> Objective:
+        """The same objective in another precision."""
+        other = self._replaced(dtype=dtype)
+        other._model = copy.deepcopy(self._model).to(dtype)
+        other._scope = _Scope(other._model)
+        other._params = {k: v.to(dtype) for k, v in self._params.items()}
+        other._batches = [map_tensors(other._place, batch) for batch in self._batches]
+        return other
+
+    def smooth(self) -> AbstractContextManager[None]:
+        """The context in which this model has second derivatives."""
+        return twice_differentiable(recurrent=self._recurrent)
+
+    # Inside ----------------------------------------------------------------------------------
+
+    def _run(self, action: Callable[[nn.Module, Batch], Any], params: Params, batch: Batch) -> Any:
+        state = {f"model.{name}": tensor for name, tensor in params.items()}
+        if self.mode == "train":  # BatchNorm writes into its buffers: give it copies
+            state |= {f"model.{k}": b.clone() for k, b in self._model.named_buffers()}
+        batch = map_tensors(lambda t: t.to(self.device, non_blocking=True), batch)
+        if self.seed is None:
+            return functional_call(self._scope, state, (action, batch))
+        with fixed_rng(self.seed):
+            return functional_call(self._scope, state, (action, batch))
+
+    def _replaced(self, **changes: Any) -> Objective:
+        other = copy.copy(self)
+        other.__dict__.update(changes, _value=None)
+        return other
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)
+        if self.device.type == "cuda" and tensor.nbytes > 0.1 * _free_bytes(self.device):
+            return tensor.cpu()  # too large to live on the device: it travels batch by batch
+        return tensor.to(self.device)
+
+    @torch.no_grad()
+    def _sum_and_count(self) -> tuple[float, float]:
+        totals = [self.total(self._params, batch) for batch in self._batches]
+        return sum(float(t) for t, _ in totals), sum(float(n) for _, n in totals)
+
+    def _measure_data(self) -> None:
+        """Fix the counts, and meet a loss that is not finite at the door."""
+        self.examples = sum(frozen.examples(batch) for batch in self._batches)
+        total, self.count = self._sum_and_count()
+        if self.count <= 0:
+            raise SpiritlevelError("data is empty: no label counts (all are ignored or weigh 0)")
+        self._value: float | None = total / self.count
+        if not math.isfinite(total):
+            raise SpiritlevelError(
+                f"the loss is {total}: an input, a target or a prediction is not finite; look for "
+                "NaN in the data, log(0) or overflow, or try dtype=torch.float64"
+            )
+
+    def _lay_out(self) -> None:
+        """Store images channels-last on a GPU: convolutions are two to three times as fast.
+
+        A model that calls .view on its activations cannot run so and stays as it is.
+        """
+        if self.device.type != "cuda" or not any(
+            isinstance(m, nn.Conv2d) for m in self._model.modules()
+        ):
+            return
+        try:
+            self._model.to(memory_format=torch.channels_last)
+            self._batches = [map_tensors(_channels_last, batch) for batch in self._batches]
+            self.gradient_sum(self.few(2))
+        except RuntimeError:
+            self._model.to(memory_format=torch.contiguous_format)
+            self._batches = [map_tensors(Tensor.contiguous, batch) for batch in self._batches]
+        own = dict(self._model.named_parameters())
+        self._params = {name: own[name].detach() for name in self._params}
+
+    @torch.no_grad()
+    def _refuse_chance(self) -> None:
+        exact = self._exact_few()
+        once, again = (float(exact.total(exact._params, exact._batches[0])[0]) for _ in range(2))
+        if math.isfinite(once) and not math.isclose(once, again, rel_tol=1e-7):
+            raise SpiritlevelError(
+                f"the loss differs between two evaluations ({once} and {again}): "
+                'dropout or other randomness in train mode; use mode="eval", or fix the masks '
+                "with seed=0"
+            )
+
+    @torch.no_grad()
+    def _is_separable(self) -> bool:
+        """Whether the loss of a batch is the sum over its examples."""
+        exact = self._exact_few()
+        few = exact._batches[0]
+        if not frozen.divisible(few):
+            return all(frozen.examples(batch) == 1 for batch in self._batches)
+        third = -(-frozen.examples(few) // 3)
+        parts = (few, frozen.rows(few, slice(0, third)), frozen.rows(few, slice(third, None)))
+        totals = [tuple(map(float, exact.total(exact._params, part))) for part in parts]
+        (whole, count), *rest = totals
+        return not math.isfinite(whole) or (
+            math.isclose(whole, sum(s for s, _ in rest), rel_tol=1e-4, abs_tol=1e-9)
+            and math.isclose(count, sum(n for _, n in rest), rel_tol=1e-6)
+        )
+
+    def _exact_few(self) -> Objective:
+        """Some examples in float64 (tf32 would blur the checks), if the model can run so."""
+        small = self._replaced(_batches=[self.few(32)])
+        try:
+            raised = small.to(torch.float64)
+            raised.total(raised._params, raised._batches[0])
+        except RuntimeError:  # tensors of a fixed precision inside the model
+            return small
+        return raised
+
+    def _cut(self, microbatch: int | None) -> list[Batch]:
+        if self.separable and microbatch is None and not self._loss.joins_examples:
+            microbatch = self._affordable()
+        if microbatch is None:
+            return self._batches
+        if not self.separable:
+            raise SpiritlevelError(
+                f"microbatch={microbatch} would change the loss, which is no sum over the "
+                "examples of a batch (BatchNorm or dropout in train mode, or a loss of pairs): "
+                "leave it out"
+            )
+        return frozen.regroup(self._batches, microbatch)
+
+    def _affordable(self) -> int:
+        """How many examples fit: by what a backward pass saves for each."""
+        few = self.few(4)
+        n = frozen.examples(few)
+        half = frozen.rows(few, slice(0, n // 2)) if n > 1 else few
+        with differentiable(recurrent=self._recurrent):
+            point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
+            more, less = (saved_bytes(lambda b=b: self.total(point, b)[0]) for b in (few, half))
+        each = max((more - less) / max(n - n // 2, 1), 1.0)
+        room = CUDA_SHARE * _free_bytes(self.device) if self.device.type == "cuda" else CPU_BYTES
+        return max(int(room / (PEAK_FACTOR * each)), 1)
+
+    def _each_example(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            for i in range(frozen.examples(batch)):
+                yield frozen.rows(batch, slice(i, i + 1))
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]

@@ -1,0 +1,110 @@
+"""Symmetric matrices known by their products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A symmetric matrix A of `size` x `size`, known by `matvec`: v -> A v.
+
+    `matvec` takes a vector (size,) or a block of columns (size, k). `spans` says where the named
+    parameters lie. `coarse` is a cheaper operator near this one (the same matrix on part of the
+    data) from which iterations may start; `cost` is the price of one product in passes over all
+    the data. `how` tells how products are made, `check` how far one was from a finite difference
+    and `rounding` what the working precision costs, both relative.
+    """
+
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    matvec: Callable[[Tensor], Tensor]
+    spans: Mapping[str, slice] = field(default_factory=dict)
+    name: str = "matrix"
+    how: str = ""
+    check: float | None = None
+    rounding: float | None = None
+    coarse: Operator | None = None
+    cost: float = 1.0
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        if vectors.ndim not in (1, 2) or vectors.shape[0] != self.size:
+            raise SpiritlevelError(
+                f"an operator of size {self.size} multiplies a vector ({self.size},) or a block "
+                f"({self.size}, k); got shape {tuple(vectors.shape)}"
+            )
+        return self.matvec(vectors.to(dtype=self.dtype, device=self.device))
+
+    def dense(self) -> Tensor:
+        """The matrix itself; for tests and small problems."""
+        return self.matvec(torch.eye(self.size, dtype=self.dtype, device=self.device))
+
+
+def from_matrix(matrix: Tensor) -> Operator:
+    """A dense symmetric matrix as an Operator."""
+    square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+    if not (square and torch.allclose(matrix, matrix.T)):
+        raise SpiritlevelError(
+            f"from_matrix needs a symmetric square matrix; got shape {tuple(matrix.shape)}. "
+            "Symmetrize it first: (A + A.T) / 2"
+        )
+    return Operator(matrix.shape[0], matrix.dtype, matrix.device, lambda v: matrix @ v)
+
+
+def scaled(operator: Operator, diagonal: Tensor) -> Operator:
+    """diag(d) A diag(d): the matrix in rescaled coordinates."""
+    if diagonal.shape != (operator.size,):
+        raise SpiritlevelError(
+            f"scaled needs one factor per coordinate, shape ({operator.size},); "
+            f"got {tuple(diagonal.shape)}"
+        )
+    d = diagonal.to(dtype=operator.dtype, device=operator.device)
+
+    def matvec(v: Tensor) -> Tensor:
+        factors = d if v.ndim == 1 else d[:, None]
+        return factors * operator.matvec(factors * v)
+
+    coarse = scaled(operator.coarse, diagonal) if operator.coarse else None
+    return replace(operator, matvec=matvec, coarse=coarse, name=f"scaled {operator.name}")
+
+
+def restricted(operator: Operator, names: str | Sequence[str]) -> Operator:
+    """The diagonal block of A that belongs to the parameters whose names match the patterns."""
+    patterns = [names] if isinstance(names, str) else list(names)
+    chosen = {
+        name: span
+        for name, span in operator.spans.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not chosen:
+        raise SpiritlevelError(
+            f"no parameter matches {patterns}; there are: {', '.join(operator.spans) or 'none'}"
+        )
+    places = torch.cat([torch.arange(span.start, span.stop) for span in chosen.values()])
+    places = places.to(operator.device)
+    new_spans, start = {}, 0
+    for name, span in chosen.items():
+        new_spans[name] = slice(start, start + span.stop - span.start)
+        start = new_spans[name].stop
+
+    def matvec(v: Tensor) -> Tensor:
+        full = v.new_zeros((operator.size, *v.shape[1:]))
+        full[places] = v
+        return operator.matvec(full)[places]
+
+    return replace(
+        operator,
+        size=len(places),
+        matvec=matvec,
+        spans=new_spans,
+        name=f"{operator.name} of {', '.join(patterns)}",
+        coarse=restricted(operator.coarse, names) if operator.coarse else None,
+    )

@@ -1,0 +1,67 @@
+"""Parts of the data that stand for the whole: the hardest examples, the most curved ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spiritlevel import batches as frozen
+from spiritlevel.batches import Batch
+from spiritlevel.objective import Objective
+from spiritlevel.scope import differentiable
+from spiritlevel.tensors import generator, map_tensors, rademacher
+
+
+@torch.no_grad()
+def hardest(objective: Objective, n: int, pool: int = 32) -> Objective:
+    """The n examples of largest loss among the first ones, for checks.
+
+    Well-fitted examples have a curvature that drowns in rounding. Where the examples cannot be
+    told apart it is the first batch.
+    """
+    batch = objective.batches[0]
+    if objective.separable and frozen.divisible(batch):
+        batch = objective.few(pool)
+        singles = [frozen.rows(batch, slice(i, i + 1)) for i in range(frozen.examples(batch))]
+        losses = torch.stack([objective.total(objective.params, one)[0] for one in singles])
+        hard = losses.argsort(descending=True)[:n].sort().values
+        batch = map_tensors(lambda t: t[hard.to(t.device)], batch)
+    return objective.on([batch])
+
+
+def curved_part(objective: Objective, share: float) -> Objective | None:
+    """The share of the examples in which the loss curves most, summed over but divided by all.
+
+    A trained net has most of its curvature in few examples: those where u' grad_f^2 l u is large
+    for random u in output space. None where outputs and loss cannot be told apart.
+    """
+    if not objective.separable or objective.loss.on_outputs is None:
+        return None
+    batches = objective.batches
+    scores = torch.cat([_output_curvature(objective, b, i) for i, b in enumerate(batches)])
+    keep = torch.zeros(len(scores), dtype=torch.bool)
+    keep[scores.argsort(descending=True)[: max(int(share * len(scores)), 1)].cpu()] = True
+    sizes = [frozen.examples(batch) for batch in batches]
+    chosen = [
+        map_tensors(lambda t, m=mask: t[m.to(t.device)], batch)
+        for batch, mask in zip(batches, keep.split(sizes), strict=True)
+        if mask.any()
+    ]
+    return objective.on(frozen.regroup(chosen, max(sizes)), keep_count=True)
+
+
+def _output_curvature(objective: Objective, batch: Batch, number: int, probes: int = 4) -> Tensor:
+    """u' grad_f^2 l_i u for every example i, summed over a few random signs u."""
+    on_outputs, draws = objective.loss.on_outputs, generator(number)
+    assert on_outputs is not None
+    with torch.no_grad():
+        out = objective.outputs(objective.params, batch)
+    scores = torch.zeros(len(out), device=out.device, dtype=out.dtype)
+    with differentiable():
+        z = out.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(on_outputs(z, batch)[0], z, create_graph=True)
+        for _ in range(probes if slope.requires_grad else 0):
+            u = rademacher(out.numel(), draws, out).view_as(out)
+            (bent,) = torch.autograd.grad(slope, z, grad_outputs=u, retain_graph=True)
+            scores += (u * bent).reshape(len(out), -1).sum(1)
+    return scores

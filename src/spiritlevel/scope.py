@@ -1,0 +1,67 @@
+"""Contexts that leave the surroundings as they were: random numbers, kernels, modes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextlib.contextmanager
+def kept_rng(*generators: torch.Generator | None) -> Iterator[None]:
+    """Give every global random state, and the given generators, back as they were."""
+    cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    own = [(g, g.get_state()) for g in generators if g is not None]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+        for g, state in own:
+            g.set_state(state)
+
+
+@contextlib.contextmanager
+def fixed_rng(seed: int | None) -> Iterator[None]:
+    """Draw random numbers from `seed` inside, and leave no trace; None does nothing."""
+    if seed is None:
+        yield
+        return
+    with kept_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def differentiable(*, recurrent: bool = False) -> Iterator[None]:
+    """Kernels with first derivatives, whatever mode the caller is in.
+
+    cuDNN's recurrent kernels refuse a backward pass in eval mode, so they are put aside.
+    """
+    cudnn = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = cudnn and not recurrent
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.backends.cudnn.enabled = cudnn
+
+
+@contextlib.contextmanager
+def twice_differentiable(*, recurrent: bool = False) -> Iterator[None]:
+    """Kernels with second derivatives: fused attention has none, its mathematical form has."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with differentiable(recurrent=recurrent), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)

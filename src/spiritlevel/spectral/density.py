@@ -1,0 +1,126 @@
+"""The spectral density by stochastic Lanczos quadrature, with a band."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.operators import Operator
+from spiritlevel.progress import bar
+from spiritlevel.spectral.krylov import Krylov
+from spiritlevel.spectral.probes import standard_error
+from spiritlevel.tensors import generator, rademacher
+
+
+@dataclass(frozen=True)
+class Density:
+    """phi(x) = (1/size) sum_i delta(x - lambda_i), smoothed by a Gaussian of width `sigma`.
+
+    Every probe gives one row of `nodes` and `weights` (a quadrature rule of the spectrum);
+    `value` is the mean over the probes on `grid` and `stderr` its standard error, pointwise.
+    """
+
+    grid: Tensor
+    value: Tensor
+    stderr: Tensor
+    nodes: Tensor
+    weights: Tensor
+    size: int
+    sigma: float
+    matvecs: float
+    seconds: float
+    status: Status = Status.CONVERGED
+
+    def count_below(self, threshold: float) -> Estimate:
+        """How many eigenvalues lie below `threshold`.
+
+        The error joins the spread over the probes with the weight of the node next to the
+        threshold, which quadrature cannot place to either side.
+        """
+        below = self.nodes < threshold
+        counts = self.size * (self.weights * below).sum(1)
+        nearest = (self.nodes - threshold).abs().argmin(1, keepdim=True)
+        unsure = self.size * self.weights.gather(1, nearest).mean() / 2
+        spread = standard_error(counts)
+        return Estimate(
+            float(counts.mean()),
+            stderr=float(spread**2 + unsure**2) ** 0.5,
+            matvecs=self.matvecs,
+            seconds=self.seconds,
+            status=self.status,
+            remedy="" if self.status is Status.CONVERGED else "run again without interruption",
+        )
+
+
+def density(
+    operator: Operator,
+    *,
+    probes: int = 8,
+    steps: int = 60,
+    points: int = 512,
+    sigma: float | None = None,
+    seed: int | torch.Generator = 0,
+) -> Density:
+    """Stochastic Lanczos quadrature: `probes` random vectors, `steps` products for each.
+
+    `sigma` is the width of the smoothing, 1 % of the range if None. (Golub and Welsch, 1969;
+    Ghorbani, Krishnan and Xiao, 2019)
+    """
+    if probes < 2:
+        raise SpiritlevelError(f"probes={probes}: a band needs at least 2")
+    begin, draws = time.perf_counter(), generator(seed)
+    like = torch.zeros((), dtype=operator.dtype, device=operator.device)
+    steps = min(steps, operator.size)
+    rules: list[tuple[Tensor, Tensor]] = []
+    status = Status.CONVERGED
+    with bar(probes * steps, "density") as progress:
+        try:
+            for _ in range(probes):
+                krylov = Krylov(operator, rademacher(operator.size, draws, like), steps, draws)
+                while not krylov.full:
+                    krylov.expand()
+                    progress.update()
+                values, vectors, _ = krylov.ritz()
+                rules.append((values, vectors[0] ** 2))
+        except KeyboardInterrupt:
+            if len(rules) < 2:
+                raise
+            status = Status.INTERRUPTED
+    nodes, weights = (torch.stack(column) for column in zip(*rules, strict=True))
+    low, high = float(nodes.min()), float(nodes.max())
+    width = sigma if sigma is not None else max(0.01 * (high - low), 1e-12 * max(abs(high), 1e-30))
+    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
+    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
+    curves = (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
+    return Density(
+        grid=grid,
+        value=curves.mean(1),
+        stderr=curves.std(1) / len(rules) ** 0.5,
+        nodes=nodes,
+        weights=weights,
+        size=operator.size,
+        sigma=width,
+        matvecs=len(rules) * steps * operator.cost,
+        seconds=time.perf_counter() - begin,
+        status=status,
+    )
+
+
+def negative_eigenvalues(
+    operator: Operator,
+    *,
+    threshold: float = 0.0,
+    probes: int = 8,
+    steps: int = 60,
+    seed: int | torch.Generator = 0,
+) -> Estimate:
+    """How many eigenvalues lie below -threshold, from the density."""
+    if threshold < 0:
+        raise SpiritlevelError(f"threshold={threshold}: give a size >= 0; it counts below its minus")
+    found = density(operator, probes=probes, steps=steps, seed=seed)
+    return found.count_below(-threshold)

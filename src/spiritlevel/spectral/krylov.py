@@ -1,0 +1,93 @@
+"""An orthonormal basis that grows by products, and the small matrix that A becomes in it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spiritlevel.operators import Operator
+from spiritlevel.tensors import gaussian
+
+
+class Krylov:
+    """A V_m = V_{m+1} C, with V orthonormal and C of shape (m + 1, m).
+
+    Every coefficient of C is kept, not only the three diagonals that are nonzero in exact
+    arithmetic. So the residual of a Ritz pair is known from C alone and is the true one, without
+    one more product. Rows of `basis` are the vectors; they never leave the device.
+    """
+
+    def __init__(
+        self, operator: Operator, start: Tensor, capacity: int, draws: torch.Generator
+    ) -> None:
+        self.operator, self.draws = operator, draws
+        self.capacity = min(capacity, operator.size)
+        self.basis = start.new_zeros((self.capacity + 1, operator.size))
+        self.basis[0] = start / start.norm()
+        self.coefficients = torch.zeros(self.capacity + 1, self.capacity, dtype=torch.float64)
+        self.length = 0
+        self.products = 0
+
+    @property
+    def full(self) -> bool:
+        return self.length == self.capacity
+
+    @property
+    def complete(self) -> bool:
+        """Whether the basis spans the whole space, so that Ritz pairs are eigenpairs."""
+        return self.length == self.operator.size
+
+    def expand(self) -> None:
+        """One product; its part outside the basis, if any, becomes the next vector."""
+        j = self.length
+        w = self.operator.matvec(self.basis[j])
+        size = float(w.norm())
+        w, column = self._orthogonalize(w, j + 1)
+        rest = float(w.norm())
+        self.products += 1
+        self.length += 1
+        self.coefficients[: j + 1, j] = column
+        if self.length == self.operator.size:
+            return
+        if rest > 100 * torch.finfo(w.dtype).eps * size:
+            self.coefficients[j + 1, j] = rest
+            self.basis[j + 1] = w / rest
+        else:  # an invariant subspace: go on from somewhere new
+            fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), j + 1)
+            self.basis[j + 1] = fresh / fresh.norm()
+
+    def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ritz values in rising order, their coordinates, and the norms of their residuals."""
+        m = self.length
+        square = self.coefficients[:m, :m]
+        values, vectors = torch.linalg.eigh((square + square.T) / 2)
+        image = self.coefficients[: m + 1, :m] @ vectors
+        image[:m] -= vectors * values
+        return values, vectors, image.norm(dim=0)
+
+    def lift(self, coordinates: Tensor) -> Tensor:
+        """Columns of coordinates as vectors of the space, one per column."""
+        return self.basis[: self.length].T @ coordinates.to(self.basis)
+
+    def restart(self, coordinates: Tensor) -> None:
+        """Keep the given Ritz vectors and the last direction (thick restart, Wu and Simon 2000)."""
+        m, k = self.length, coordinates.shape[1]
+        kept = self.lift(coordinates).T
+        square = coordinates.T @ self.coefficients[:m, :m] @ coordinates
+        last = self.coefficients[m, :m] @ coordinates
+        self.basis[:k] = kept
+        self.basis[k] = self.basis[m].clone()
+        self.coefficients.zero_()
+        self.coefficients[:k, :k] = square
+        self.coefficients[k, :k] = last
+        self.length = k
+
+    def _orthogonalize(self, w: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Twice is enough (Kahan and Parlett)."""
+        known = self.basis[:count]
+        column = torch.zeros(count, dtype=torch.float64)
+        for _ in range(2):
+            part = known @ w
+            w = w - part @ known
+            column += part.double().cpu()
+        return w, column

@@ -1,0 +1,285 @@
+"""Traces, diagonals and norms from random probes, stopped by the standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.operators import Operator
+from spiritlevel.progress import bar
+from spiritlevel.tensors import gaussian, generator, rademacher
+
+MIN_PROBES = 16
+# Looking after every probe would stop too early too often: a small standard error is often luck.
+LOOKS = 1.5
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What random signs z saw of A, and what was taken out exactly beforehand.
+
+    With Q orthonormal and P = I - QQ': tr A = tr Q'AQ + E z'PAPz and
+    ||A||_F^2 = ||AQ||_F^2 + E ||APz||^2. The rows of `blocks` are z'PAPz split by coordinates.
+    All of it is unbiased whatever Q is; a good Q takes the variance away (Meyer et al., 2021).
+    """
+
+    taken_blocks: Tensor
+    taken_square: float
+    blocks: Tensor
+    squares: Tensor
+    names: tuple[str, ...]
+    matvecs: float
+    seconds: float
+    status: Status
+    remedy: str = ""
+
+    @property
+    def quadratic(self) -> Tensor:
+        return self.blocks.sum(1)
+
+    def trace(self) -> Estimate:
+        """tr A, with the standard error of the mean over the probes."""
+        return self._mean(self.quadratic, float(self.taken_blocks.sum()))
+
+    def block_traces(self, group: Callable[[str], str] = str) -> dict[str, Estimate]:
+        """The trace of every diagonal block, from the same products; `group` joins names."""
+        members: dict[str, list[int]] = {}
+        for i, name in enumerate(self.names):
+            members.setdefault(group(name), []).append(i)
+        return {
+            name: self._mean(self.blocks[:, where].sum(1), float(self.taken_blocks[where].sum()))
+            for name, where in members.items()
+        }
+
+    def frobenius(self) -> Estimate:
+        """||A||_F, with the delta method for the square root."""
+        square = self._mean(self.squares, self.taken_square)
+        value = max(square.value, 0.0) ** 0.5
+        stderr = None if square.stderr is None else square.stderr / (2 * value) if value else 0.0
+        return self._estimate(value, stderr)
+
+    def effective_rank(self) -> Estimate:
+        """(tr A)^2 / ||A||_F^2: how many equal eigenvalues would give these two numbers."""
+
+        def ratio(quadratic: Tensor, square: Tensor) -> Tensor:
+            return (quadratic + self.taken_blocks.sum()) ** 2 / (square + self.taken_square)
+
+        value = float(ratio(self.quadratic.mean(), self.squares.mean()))
+        n = len(self.squares)
+        if self.status is Status.EXACT:
+            return self._estimate(value, None)
+        left_out = ratio(
+            (self.quadratic.sum() - self.quadratic) / (n - 1),
+            (self.squares.sum() - self.squares) / (n - 1),
+        )
+        # the jackknife: n - 1 times as wide as the spread of the values with one probe left out
+        return self._estimate(value, (n - 1) * standard_error(left_out))
+
+    def _mean(self, samples: Tensor, taken: float) -> Estimate:
+        if self.status is Status.EXACT:
+            return self._estimate(taken, None)
+        return self._estimate(taken + float(samples.mean()), standard_error(samples))
+
+    def _estimate(self, value: float, stderr: float | None) -> Estimate:
+        return Estimate(
+            value,
+            stderr=stderr,
+            matvecs=self.matvecs,
+            seconds=self.seconds,
+            status=self.status,
+            remedy=self.remedy,
+        )
+
+
+Stop = Callable[[Probes], bool]
+
+
+def standard_error(samples: Tensor) -> float:
+    """Of the mean; widened by Student's t for few samples, so that ± 2 covers 95 %."""
+    n = len(samples)
+    z, nu = 1.96, n - 1
+    student = 1 + (z**2 + 1) / (4 * nu) + (5 * z**4 + 16 * z**2 + 3) / (96 * nu**2)
+    return float(samples.std() / n**0.5) * student
+
+
+def probe(
+    operator: Operator,
+    *,
+    stop: Stop,
+    budget: int = 200,
+    deflate: Tensor | None = None,
+    blocks: Mapping[str, slice] | None = None,
+    seed: int | torch.Generator = 0,
+) -> Probes:
+    """Products with random signs until `stop` is content or `budget` products are spent.
+
+    `deflate` (columns, any basis) is taken out exactly first. A matrix no larger than the least
+    number of probes is multiplied with the unit vectors instead: the result is then exact.
+    """
+    begin, draws = time.perf_counter(), generator(seed)
+    names = dict(blocks) if blocks else {"all": slice(0, operator.size)}
+    if operator.size <= MIN_PROBES:
+        deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
+    basis, image = _orthonormal(operator, deflate)
+    k = basis.shape[1]
+    taken = torch.stack([(basis[s] * image[s]).sum().double().cpu() for s in names.values()])
+    like = basis.new_zeros(())
+    split: list[Tensor] = []
+    squares: list[float] = []
+
+    def state(status: Status, remedy: str = "") -> Probes:
+        return Probes(
+            taken_blocks=taken,
+            taken_square=float(image.double().square().sum()),
+            blocks=torch.stack(split) if split else torch.zeros(1, len(names)).double(),
+            squares=torch.tensor(squares or [0.0], dtype=torch.float64),
+            names=tuple(names),
+            matvecs=(k + len(squares)) * operator.cost,
+            seconds=time.perf_counter() - begin,
+            status=status,
+            remedy=remedy,
+        )
+
+    if k == operator.size:
+        return state(Status.EXACT)
+    look = MIN_PROBES
+    with bar(budget, "probes") as progress:
+        try:
+            while len(squares) < MIN_PROBES or k + len(squares) < budget:
+                z = rademacher(operator.size, draws, like)
+                z -= basis @ (basis.T @ z)
+                w = operator.matvec(z)
+                split.append(torch.stack([(z[s] @ w[s]).double().cpu() for s in names.values()]))
+                squares.append(float(w.double().square().sum()))
+                progress.update()
+                if len(squares) >= look:
+                    look = int(look * LOOKS) + 1
+                    if stop(state(Status.CONVERGED)):
+                        return state(Status.CONVERGED)
+        except KeyboardInterrupt:
+            if len(squares) < 2:
+                raise
+            return state(Status.INTERRUPTED, "run again, or accept the error")
+    if stop(state(Status.CONVERGED)):
+        return state(Status.CONVERGED)
+    return state(Status.BUDGET, "raise budget or rtol")
+
+
+def within(rtol: float, *quantities: Literal["trace", "frobenius"]) -> Stop:
+    """Stop when the standard error of every quantity is at most rtol times its value."""
+
+    def stop(probes: Probes) -> bool:
+        found = [getattr(probes, name)() for name in quantities]
+        return all((e.stderr or 0.0) <= rtol * abs(e.value) for e in found)
+
+    return stop
+
+
+def trace(
+    operator: Operator,
+    *,
+    method: Literal["hutchinson", "hutch++"] = "hutchinson",
+    rtol: float = 0.05,
+    budget: int = 200,
+    sketch: int = 8,
+    seed: int | torch.Generator = 0,
+) -> Estimate:
+    """tr A by random signs (Hutchinson, 1989), after a sketch of the range for Hutch++."""
+    if method not in ("hutchinson", "hutch++"):
+        raise SpiritlevelError(f'method is {method!r}; choose "hutchinson" or "hutch++"')
+    draws = generator(seed)
+    basis, spent = None, 0
+    if method == "hutch++":
+        basis, spent = _sketch(operator, sketch, draws)
+    found = probe(
+        operator, stop=within(rtol, "trace"), budget=budget - spent, deflate=basis, seed=draws
+    ).trace()
+    return _with_cost(found, spent * operator.cost)
+
+
+def frobenius(
+    operator: Operator,
+    *,
+    rtol: float = 0.05,
+    budget: int = 200,
+    sketch: int = 8,
+    seed: int | torch.Generator = 0,
+) -> Estimate:
+    """||A||_F = (E ||Az||^2)^(1/2), after a sketch that takes the leading directions out."""
+    draws = generator(seed)
+    basis, spent = _sketch(operator, sketch, draws)
+    found = probe(
+        operator, stop=within(rtol, "frobenius"), budget=budget - spent, deflate=basis, seed=draws
+    ).frobenius()
+    return _with_cost(found, spent * operator.cost)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """The diagonal of A and the standard error of every entry."""
+
+    value: Tensor
+    stderr: Tensor
+    matvecs: float
+    seconds: float
+    status: Status
+
+
+def diagonal(
+    operator: Operator, *, probes: int = 64, sketch: int = 0, seed: int | torch.Generator = 0
+) -> Diagonal:
+    """diag A = E z * Az with random signs (Bekas et al., 2007); exact from `size` probes on."""
+    if probes < 2:
+        raise SpiritlevelError(f"probes={probes}: an error needs at least 2")
+    begin, draws = time.perf_counter(), generator(seed)
+    if probes >= operator.size:
+        exact = operator.dense().diagonal()
+        elapsed = time.perf_counter() - begin
+        cost = operator.size * operator.cost
+        return Diagonal(exact, torch.zeros_like(exact), cost, elapsed, Status.EXACT)
+    basis, spent = _sketch(operator, sketch, draws)
+    basis, image = _orthonormal(operator, basis)
+    mean = torch.zeros(operator.size, dtype=torch.float64, device=operator.device)
+    scatter = torch.zeros_like(mean)
+    with bar(probes, "diagonal") as progress:
+        for i in range(1, probes + 1):  # Welford: no row of samples is kept
+            z = rademacher(operator.size, draws, image)
+            z -= basis @ (basis.T @ z)
+            sample = (z * operator.matvec(z)).double()
+            step = sample - mean
+            mean += step / i
+            scatter += step * (sample - mean)
+            progress.update()
+    mean += (basis * image).sum(1).double()
+    stderr = (scatter / (probes - 1) / probes).sqrt()
+    cost = (spent + basis.shape[1] + probes) * operator.cost
+    return Diagonal(mean, stderr, cost, time.perf_counter() - begin, Status.CONVERGED)
+
+
+def _orthonormal(operator: Operator, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+    """An orthonormal basis of the columns and its image under A."""
+    if columns is None or columns.shape[1] == 0:
+        nothing = torch.zeros(operator.size, 0, dtype=operator.dtype, device=operator.device)
+        return nothing, nothing
+    basis, _ = torch.linalg.qr(columns.to(dtype=operator.dtype, device=operator.device))
+    return basis, operator.matvec(basis)
+
+
+def _sketch(operator: Operator, k: int, draws: torch.Generator) -> tuple[Tensor, int]:
+    """The image of k random vectors, where the large eigenvalues dominate."""
+    k = min(k, operator.size)
+    like = torch.zeros((), dtype=operator.dtype, device=operator.device)
+    if k == 0:
+        return like.new_zeros(operator.size, 0), 0
+    return operator.matvec(gaussian((operator.size, k), draws, like)), k
+
+
+def _with_cost(estimate: Estimate, extra: float) -> Estimate:
+    return Estimate(**{**vars(estimate), "matvecs": estimate.matvecs + extra})

@@ -1,0 +1,105 @@
+"""Named tensors as one flat vector, and trees of tensors as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Shapes = Mapping[str, torch.Size]
+
+
+def flatten(tree: Mapping[str, Tensor]) -> Tensor:
+    """One vector that holds the named tensors in order."""
+    return torch.cat([tensor.reshape(-1) for tensor in tree.values()])
+
+
+def unflatten(vector: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """The named views of a flat vector; the inverse of `flatten`."""
+    pieces = vector.split([shape.numel() for shape in shapes.values()])
+    return {
+        name: piece.view(shape)
+        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+    }
+
+
+def spans(shapes: Shapes) -> dict[str, slice]:
+    """Where each named tensor lies in the flat vector."""
+    places, start = {}, 0
+    for name, shape in shapes.items():
+        places[name] = slice(start, start + shape.numel())
+        start += shape.numel()
+    return places
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """Apply `function` to every tensor of nested tuples, lists and mappings.
+
+    Mappings of any class become dicts, numpy arrays become tensors, other leaves stay.
+    """
+    if isinstance(tree, np.ndarray):
+        tree = torch.from_numpy(tree)
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a namedtuple keeps its class
+        return type(tree)(*(map_tensors(function, item) for item in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(map_tensors(function, item) for item in tree)
+    return tree
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """Every tensor of a tree, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from leaves(item)
+
+
+def same_tree(a: Any, b: Any) -> bool:
+    """Whether two trees hold the same tensors, bit for bit (NaN equals NaN)."""
+    if isinstance(a, Tensor):
+        same_kind = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+        return same_kind and torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+    if isinstance(a, Mapping):
+        return (
+            isinstance(b, Mapping)
+            and a.keys() == b.keys()
+            and all(same_tree(a[key], b[key]) for key in a)
+        )
+    if isinstance(a, (tuple, list)):
+        return (
+            isinstance(b, (tuple, list))
+            and len(a) == len(b)
+            and all(same_tree(x, y) for x, y in zip(a, b, strict=True))
+        )
+    # Leaves that are no tensors (file names, graph objects) may not define equality.
+    return type(a) is type(b)
+
+
+def generator(seed: int | torch.Generator) -> torch.Generator:
+    """A CPU generator: the same draws whatever device the numbers end up on."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    return torch.Generator("cpu").manual_seed(seed)
+
+
+def rademacher(size: int, draws: torch.Generator, like: Tensor) -> Tensor:
+    """A vector of random signs on the device of `like`."""
+    signs = torch.randint(0, 2, (size,), generator=draws, dtype=torch.int8).mul_(2).sub_(1)
+    return signs.to(device=like.device).to(like.dtype)
+
+
+def gaussian(size: int | Sequence[int], draws: torch.Generator, like: Tensor) -> Tensor:
+    """A standard normal tensor on the device of `like`, drawn in double precision."""
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    return torch.randn(shape, generator=draws, dtype=torch.float64).to(like)
