@@ -13,7 +13,7 @@ from torch import Tensor
 from spiritlevel.batches import Batch
 from spiritlevel.ladder import Rung, jvp_of_gradient
 from spiritlevel.objective import Objective
-from spiritlevel.tensors import leaves
+from spiritlevel.tensors import columns, leaves
 
 CompileChoice = Literal["auto"] | bool
 # Rent or buy: the work ahead is unknown, so "auto" compiles when the products made so far have
@@ -39,15 +39,14 @@ class Engine:
 
     def matvec(self, v: Tensor) -> Tensor:
         objective = self.objective
-        columns = [v] if v.ndim == 1 else list(v.unbind(1))
-        columns = [c.to(objective.dtype) for c in columns]
         start = time.perf_counter()
-        if self.fast is None and self._time_to_compile():
-            self._compile(columns[0])
         with objective.smooth():
-            totals = [torch.zeros_like(c) for c in columns]
+            vectors = [c.to(objective.dtype) for c in columns(v)]
+            if self.fast is None and self._time_to_compile():
+                self._compile(vectors[0])
+            totals = [torch.zeros_like(c) for c in vectors]
             for batch in objective.batches:
-                for total, product in zip(totals, self._products(batch, columns), strict=True):
+                for total, product in zip(totals, self._products(batch, vectors), strict=True):
                     total += product
         products = torch.stack(totals, dim=1).to(v.dtype) / objective.count
         if self.choice == "auto" and v.is_cuda:
@@ -55,10 +54,10 @@ class Engine:
         self.spent += time.perf_counter() - start
         return products[:, 0] if v.ndim == 1 else products
 
-    def _products(self, batch: Batch, columns: Sequence[Tensor]) -> list[Tensor]:
+    def _products(self, batch: Batch, vectors: Sequence[Tensor]) -> list[Tensor]:
         if self.fast is not None and self._form(batch) == self.common_form:
-            return [self.fast(batch, c) for c in columns]
-        return self.rung.product(self.objective, batch, columns)
+            return [self.fast(batch, v) for v in vectors]
+        return self.rung.product(self.objective, batch, vectors)
 
     @staticmethod
     def _form(batch: Batch) -> tuple[torch.Size, ...]:
@@ -76,9 +75,8 @@ class Engine:
 
         batch = next(b for b in objective.batches if self._form(b) == self.common_form)
         try:
-            with objective.smooth():
-                fast = torch.compile(single, dynamic=False)
-                found, truth = fast(batch, v), single(batch, v)
+            fast = torch.compile(single, dynamic=False)
+            found, truth = fast(batch, v), single(batch, v)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways; the eager product is right

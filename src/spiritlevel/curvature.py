@@ -17,7 +17,7 @@ from spiritlevel.ladder import climb
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
 from spiritlevel.parts import curved_part, hardest
-from spiritlevel.tensors import flatten, gaussian, generator, unflatten
+from spiritlevel.tensors import columns, flatten, gaussian, generator, unflatten
 
 FisherKind = Literal["true", "sampled", "empirical"]
 # (outputs, J v, batch, number of the batch) -> A J v, for an A in output space
@@ -27,6 +27,7 @@ COARSE_SHARE = 0.1
 COARSE_EXAMPLES = 64  # a smaller part says little about the whole
 
 
+@torch.inference_mode(False)
 def hessian(
     objective: Objective, *, compile: CompileChoice = "auto", rung: str | None = None
 ) -> Operator:
@@ -188,6 +189,7 @@ def _double_vjp(outputs: Callable[[Params], Tensor], point: Params, v: Params) -
 PUSHES = {"forward mode": _forward_mode, "double vjp": _double_vjp}
 
 
+@torch.inference_mode(False)
 def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
     """(1/n) sum over batches of J' A J."""
     push, how, check = _pick_push(objective)
@@ -201,11 +203,10 @@ def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
         return flatten(pull(action(out.detach(), tangent.detach(), batch, number))[0])
 
     def matvec(v: Tensor) -> Tensor:
-        columns = [v] if v.ndim == 1 else list(v.unbind(1))
         with objective.smooth():
             sums = [
                 sum(column(batch, i, c) for i, batch in enumerate(objective.batches))
-                for c in columns
+                for c in columns(v)
             ]
         products = torch.stack([torch.as_tensor(s) for s in sums], dim=1) / objective.count
         return products[:, 0] if v.ndim == 1 else products
@@ -223,8 +224,7 @@ def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]
     refused = ""
     with objective.smooth():
         ahead, behind = (
-            small.outputs(unflatten(small.vector + s * h * v, small.shapes), batch)
-            for s in (1, -1)
+            small.outputs(unflatten(small.vector + s * h * v, small.shapes), batch) for s in (1, -1)
         )
         truth = (ahead - behind) / (2 * h)
         for name, push in PUSHES.items():

@@ -96,8 +96,7 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
     if only is not None and only not in RUNGS:
         raise SpiritlevelError(f"rung is {only!r}; choose one of {', '.join(RUNGS)}")
     small, batch = _small_copy(objective)
-    direction = gaussian(small.size, generator(0), small.vector)
-    direction /= direction.norm()
+    direction = _direction(small)
     truths: dict[float, Tensor] = {}
     refused: dict[str, str] = {}
     with objective.smooth():
@@ -106,6 +105,7 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 continue
             try:
                 found = product(small, batch, [direction])[0]
+                rounding = _rounding(found, product, objective, direction)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
@@ -113,13 +113,20 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 continue
             check = _disagreement(found, small, batch, direction, truths)
             if check <= TOLERANCE[small.dtype] or name == "difference of gradients":
-                rounding = _rounding(found, product, objective, direction)
                 return Rung(name, product, check, small.dtype, rounding, refused)
             refused[name] = f"differs from a finite difference by {check:.1e}"
     raise SpiritlevelError(
         f"no Hessian-vector product for this model; tried {refused}. "
         "Leave rung out, so that differences of gradients can be used"
     )
+
+
+def _direction(small: Objective) -> Tensor:
+    """Mostly the gradient, which lies where the Hessian is large; partly random."""
+    fresh = gaussian(small.size, generator(0), small.vector)
+    slope = small.gradient()
+    mixed = slope / slope.norm().clamp(min=1e-300) + 0.3 * fresh / fresh.norm()
+    return mixed / mixed.norm()
 
 
 def _disagreement(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spiritlevel.errors import SpiritlevelError
@@ -55,9 +59,7 @@ def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str,
     if patterns is None:
         return trainable
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    chosen = {
-        name: p for name, p in trainable.items() if any(fnmatchcase(name, w) for w in wanted)
-    }
+    chosen = {name: p for name, p in trainable.items() if any(fnmatchcase(name, w) for w in wanted)}
     if not chosen:
         raise SpiritlevelError(
             f"params={patterns!r} matches no trainable parameter; there are: {', '.join(trainable)}"
@@ -68,15 +70,49 @@ def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str,
 def working_dtype(module: nn.Module, dtype: torch.dtype | None) -> tuple[torch.dtype, str]:
     """float32 or float64; half precision is raised to float32, with a note that says so."""
     if dtype not in (None, torch.float32, torch.float64):
-        raise SpiritlevelError(
-            f"dtype is {dtype}; curvature needs torch.float32 or torch.float64"
-        )
+        raise SpiritlevelError(f"dtype is {dtype}; curvature needs torch.float32 or torch.float64")
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if dtype is None:
         dtype = torch.float64 if held == {torch.float64} else torch.float32
     half = sorted(str(d) for d in held & {torch.float16, torch.bfloat16})
     note = f"the model holds {' and '.join(half)}; a copy was raised to {dtype}" if half else ""
     return dtype, note
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Read a checkpoint into the module: safetensors, or a state_dict without pickled code."""
+    try:
+        if path.suffix == ".safetensors":
+            state: Any = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise SpiritlevelError(f"no file {path}") from None
+    except pickle.UnpicklingError:
+        raise SpiritlevelError(
+            f"{path} holds pickled code, which is not run; save model.state_dict() instead, "
+            "best as safetensors"
+        ) from None
+    if isinstance(state.get("state_dict"), Mapping):  # Lightning and many training scripts
+        state = state["state_dict"]
+    state = {
+        name.removeprefix("_orig_mod.").removeprefix("module."): t for name, t in state.items()
+    }
+    result = module.load_state_dict(state, strict=False)
+    tied = _tied_names(module)
+    missing = [name for name in result.missing_keys if name not in tied]
+    if missing or result.unexpected_keys:
+        raise SpiritlevelError(
+            f"{path} does not fit the model: missing {missing[:3]}, "
+            f"unexpected {result.unexpected_keys[:3]}; check --model"
+        )
+
+
+def _tied_names(module: nn.Module) -> set[str]:
+    """Names under which a parameter appears a second time; files leave them out."""
+    first = {name for name, _ in module.named_parameters()}
+    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return every - first
 
 
 def saved_bytes(forward: Callable[[], Tensor]) -> int:

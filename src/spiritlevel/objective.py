@@ -19,7 +19,7 @@ from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss import Loss, Total, adapt
 from spiritlevel.module import choose, private_copy, saved_bytes, unwrap, working_dtype
-from spiritlevel.scope import differentiable, fixed_rng, twice_differentiable
+from spiritlevel.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
 
 Mode = Literal["eval", "train"]
@@ -57,6 +57,7 @@ class Objective:
     - `microbatch`: examples that are processed together; chosen by memory if None.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         model: nn.Module,
@@ -91,13 +92,14 @@ class Objective:
         self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
         self._batches = frozen.freeze(data, self._place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
-        self._loss = adapt(loss, self._model, self._batches[0])
-        self._lay_out()
-        self._refuse_chance()
-        self.separable = self._is_separable()
-        self._batches = self._cut(microbatch)
         self.notes = tuple(notes)
-        self._measure_data()
+        with kept_rng():
+            self._loss = adapt(loss, self._model, self._batches[0])
+            self._lay_out()
+            self._refuse_chance()
+            self.separable = self._is_separable()
+            self._batches = self._cut(microbatch)
+            self._measure_data()
 
     # What it is ------------------------------------------------------------------------------
 
@@ -165,6 +167,7 @@ class Objective:
             total = sum(self.gradient_sum(batch) for batch in self._batches)
         return torch.as_tensor(total) / self.count
 
+    @torch.inference_mode(False)
     def gradient_sum(self, batch: Batch) -> Tensor:
         """The gradient of the summed loss of one batch."""
         point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
@@ -209,6 +212,7 @@ class Objective:
 
     # Other points, other data ----------------------------------------------------------------
 
+    @torch.inference_mode(False)
     def at(self, params: Params | Tensor) -> Objective:
         """The same objective at another point: named tensors (the rest stay) or a flat vector."""
         if isinstance(params, Tensor):
@@ -230,6 +234,7 @@ class Objective:
         moved = {k: v.detach().to(self._params[k]).clone() for k, v in params.items()}
         return self._replaced(_params={**self._params, **moved})
 
+    @torch.inference_mode(False)
     def on(self, batches: Sequence[Batch], *, keep_count: bool = False) -> Objective:
         """The same point on other frozen batches; `keep_count` divides sums by the old count."""
         other = self._replaced(_batches=list(batches))
@@ -244,6 +249,7 @@ class Objective:
         first = self._batches[0]
         return frozen.rows(first, slice(0, n)) if frozen.divisible(first) else first
 
+    @torch.inference_mode(False)
     def to(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
         other = self._replaced(dtype=dtype)

@@ -21,8 +21,7 @@ def unflatten(vector: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     """The named views of a flat vector; the inverse of `flatten`."""
     pieces = vector.split([shape.numel() for shape in shapes.values()])
     return {
-        name: piece.view(shape)
-        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
 
 
@@ -33,6 +32,12 @@ def spans(shapes: Shapes) -> dict[str, slice]:
         places[name] = slice(start, start + shape.numel())
         start += shape.numel()
     return places
+
+
+def columns(vectors: Tensor) -> list[Tensor]:
+    """A vector, or the columns of a block, as tensors that autograd may keep."""
+    found = [vectors] if vectors.ndim == 1 else list(vectors.unbind(1))
+    return [c.clone() if c.is_inference() else c for c in found]
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:

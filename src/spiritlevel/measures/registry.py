@@ -38,9 +38,9 @@ MEASURES: dict[str, Measure] = {
     "lambda_max": Measure(curvature.lambda_max, "largest eigenvalue", "extremes"),
     "lambda_min": Measure(curvature.lambda_min, "smallest eigenvalue", "extremes"),
     "hessian_trace": Measure(curvature.hessian_trace, "trace", "probes"),
+    "layer_traces": Measure(curvature.layer_traces, "  in", "probes"),
     "hessian_frobenius": Measure(curvature.hessian_frobenius, "Frobenius norm", "probes"),
     "effective_rank": Measure(curvature.effective_rank, "effective rank", "probes"),
-    "layer_traces": Measure(curvature.layer_traces, "trace of", "probes"),
 }
 
 
@@ -104,7 +104,7 @@ def _verdict(instruments: Instruments) -> str:
     slope = float(instruments.gradient.double().norm())
     loss = instruments.objective.value()
     gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
-    step = f"a gradient step would change the loss by {gain:.1%}"
+    step = f"a gradient step would lower the loss by {gain:.1%}"
     if low.value < -max(0.05 * top.value, 2 * low.error):
         return f"A saddle, not a minimum: curvature reaches {low.value:.3g}; {step}."
     if gain > AT_REST:

@@ -10,12 +10,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, format_error, format_value
+from spiritlevel.scope import kept_rng
+
+with kept_rng():  # rich draws from the global generator when it is imported
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
 SCHEMA = 1
 
@@ -100,7 +102,9 @@ class Table:
 
     def to_html(self) -> str:
         """An HTML table for notebooks and reports."""
-        head = "".join(f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds"))
+        head = "".join(
+            f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds")
+        )
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells()) + "</tr>"
             for row in self.rows

@@ -121,6 +121,8 @@ def negative_eigenvalues(
 ) -> Estimate:
     """How many eigenvalues lie below -threshold, from the density."""
     if threshold < 0:
-        raise SpiritlevelError(f"threshold={threshold}: give a size >= 0; it counts below its minus")
+        raise SpiritlevelError(
+            f"threshold={threshold}: give a size >= 0; it counts below its minus"
+        )
     found = density(operator, probes=probes, steps=steps, seed=seed)
     return found.count_below(-threshold)

@@ -10,21 +10,26 @@ from spiritlevel.tensors import gaussian
 
 
 class Krylov:
-    """A V_m = V_{m+1} C, with V orthonormal and C of shape (m + 1, m).
+    """A V_m = V_{m+p} C, with V orthonormal and C of shape (m + p, m), for p start vectors.
 
-    Every coefficient of C is kept, not only the three diagonals that are nonzero in exact
-    arithmetic. So the residual of a Ritz pair is known from C alone and is the true one, without
-    one more product. Rows of `basis` are the vectors; they never leave the device.
+    Several start vectors find eigenvalues that are several times there, which one cannot. Every
+    coefficient of C is kept, not only the band that is nonzero in exact arithmetic, so that the
+    residual of a Ritz pair is known from C alone and is the true one, without one more product.
+    Rows of `basis` are the vectors; they never leave the device.
     """
 
     def __init__(
         self, operator: Operator, start: Tensor, capacity: int, draws: torch.Generator
     ) -> None:
+        """`start` holds one vector, or several as columns."""
         self.operator, self.draws = operator, draws
+        columns = start[:, None] if start.ndim == 1 else start
+        self.pending = columns.shape[1]
         self.capacity = min(capacity, operator.size)
-        self.basis = start.new_zeros((self.capacity + 1, operator.size))
-        self.basis[0] = start / start.norm()
-        self.coefficients = torch.zeros(self.capacity + 1, self.capacity, dtype=torch.float64)
+        rows = min(self.capacity + self.pending, operator.size)
+        self.basis = start.new_zeros((rows, operator.size))
+        self.basis[: self.pending] = torch.linalg.qr(columns)[0].T
+        self.coefficients = torch.zeros(rows, self.capacity, dtype=torch.float64)
         self.length = 0
         self.products = 0
 
@@ -39,29 +44,29 @@ class Krylov:
 
     def expand(self) -> None:
         """One product; its part outside the basis, if any, becomes the next vector."""
-        j = self.length
+        j, known = self.length, self.length + self.pending
         w = self.operator.matvec(self.basis[j])
         size = float(w.norm())
-        w, column = self._orthogonalize(w, j + 1)
+        w, column = self._orthogonalize(w, known)
         rest = float(w.norm())
         self.products += 1
         self.length += 1
-        self.coefficients[: j + 1, j] = column
-        if self.length == self.operator.size:
-            return
-        if rest > 100 * torch.finfo(w.dtype).eps * size:
-            self.coefficients[j + 1, j] = rest
-            self.basis[j + 1] = w / rest
+        self.coefficients[:known, j] = column
+        if known == self.operator.size:
+            self.pending -= 1
+        elif rest > 100 * torch.finfo(w.dtype).eps * size:
+            self.coefficients[known, j] = rest
+            self.basis[known] = w / rest
         else:  # an invariant subspace: go on from somewhere new
-            fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), j + 1)
-            self.basis[j + 1] = fresh / fresh.norm()
+            fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), known)
+            self.basis[known] = fresh / fresh.norm()
 
     def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ritz values in rising order, their coordinates, and the norms of their residuals."""
         m = self.length
         square = self.coefficients[:m, :m]
         values, vectors = torch.linalg.eigh((square + square.T) / 2)
-        image = self.coefficients[: m + 1, :m] @ vectors
+        image = self.coefficients[: m + self.pending, :m] @ vectors
         image[:m] -= vectors * values
         return values, vectors, image.norm(dim=0)
 
@@ -70,16 +75,16 @@ class Krylov:
         return self.basis[: self.length].T @ coordinates.to(self.basis)
 
     def restart(self, coordinates: Tensor) -> None:
-        """Keep the given Ritz vectors and the last direction (thick restart, Wu and Simon 2000)."""
-        m, k = self.length, coordinates.shape[1]
+        """Keep the given Ritz vectors and the last directions (thick restart, Wu and Simon 2000)."""
+        m, p, k = self.length, self.pending, coordinates.shape[1]
         kept = self.lift(coordinates).T
         square = coordinates.T @ self.coefficients[:m, :m] @ coordinates
-        last = self.coefficients[m, :m] @ coordinates
+        last = self.coefficients[m : m + p, :m] @ coordinates
         self.basis[:k] = kept
-        self.basis[k] = self.basis[m].clone()
+        self.basis[k : k + p] = self.basis[m : m + p].clone()
         self.coefficients.zero_()
         self.coefficients[:k, :k] = square
-        self.coefficients[k, :k] = last
+        self.coefficients[k : k + p, :k] = last
         self.length = k
 
     def _orthogonalize(self, w: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -87,8 +87,8 @@ def eigenpairs(
         raise SpiritlevelError(
             f"k={k} ({which}) asks for {wanted} eigenvalues of a matrix of size {operator.size}"
         )
-    memory = max(3 * wanted, wanted + 24) if memory is None else memory
-    if memory < wanted + 2:
+    memory = max(4 * wanted, wanted + 24) if memory is None else memory
+    if memory < wanted + k + 1:
         raise SpiritlevelError(f"memory={memory} vectors is too little for {wanted} eigenpairs")
     begin, draws, spent = time.perf_counter(), generator(seed), 0.0
     if start is None:
@@ -100,13 +100,15 @@ def eigenpairs(
     order = _select(values, k, which)
     cost = (krylov.products * operator.cost) + spent
     limit = tol * scale(values)
+    # Products that are rounded cannot give a smaller residual than their own error.
+    floor = (operator.rounding or torch.finfo(operator.dtype).eps) * values.abs()
     found = []
     for i in order:
         done = krylov.complete or bool(residuals[i] <= limit[i])
         found.append(
             Estimate(
                 value=float(values[i]),
-                residual=float(residuals[i]),
+                residual=float(torch.maximum(residuals, floor)[i]),
                 matvecs=cost,
                 seconds=time.perf_counter() - begin,
                 status=Status.CONVERGED if done else status,
@@ -174,16 +176,16 @@ def _keep(values: Tensor, order: list[int], capacity: int) -> list[int]:
 def _start(
     operator: Operator, k: int, which: Which, draws: torch.Generator
 ) -> tuple[Tensor, float]:
-    """A random vector, or the coarse operator's leading vectors with a random share.
+    """k random vectors, or the coarse operator's leading vectors with a random share.
 
     The share keeps the iteration from stopping at an eigenvector that is not the extreme one.
     """
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
-    fresh = gaussian(operator.size, draws, like)
-    fresh /= fresh.norm()
+    fresh = gaussian((operator.size, k), draws, like)
+    fresh /= fresh.norm(dim=0)
     if operator.coarse is None:
         return fresh, 0.0
     rough = eigenpairs(operator.coarse, k, which=which, tol=COARSE_TOL, seed=draws, budget=60)
-    warm = rough.vectors.sum(dim=1)
-    warm /= warm.norm()
-    return warm + FRESH_SHARE * fresh, rough.values[0].matvecs
+    # for "both" the vectors of the two ends share a column
+    warm = rough.vectors.unflatten(1, (-1, k)).sum(1)
+    return warm / warm.norm(dim=0) + FRESH_SHARE * fresh, rough.values[0].matvecs

@@ -16,7 +16,7 @@ from spiritlevel.operators import Operator
 from spiritlevel.progress import bar
 from spiritlevel.tensors import gaussian, generator, rademacher
 
-MIN_PROBES = 16
+MIN_PROBES = 24
 # Looking after every probe would stop too early too often: a small standard error is often luck.
 LOOKS = 1.5
 

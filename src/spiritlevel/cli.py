@@ -1,0 +1,209 @@
+"""The command: spiritlevel measure."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from spiritlevel.objective import Objective
+
+app = typer.Typer(
+    help="Is that minimum flat, and does the answer mean anything?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
+
+
+class Precision(str, Enum):
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Mode(str, Enum):
+    eval = "eval"
+    train = "train"
+
+
+@app.callback()
+def main() -> None:
+    """Measure the flatness of a trained PyTorch model, every number with an error bar."""
+
+
+@app.command()
+def measure(
+    model: Annotated[
+        str | None,
+        typer.Option(help="package.module:factory that returns a Module or an Objective."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="package.module:factory that returns the data.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A .safetensors, .pt or .ckpt file with the parameters.")
+    ] = None,
+    loss: Annotated[
+        str,
+        typer.Option(help=f"package.module:function, or one of {', '.join(LOSSES)}."),
+    ] = "cross_entropy",
+    only: Annotated[
+        str | None, typer.Option(help="Measures to make, separated by commas; all if left out.")
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(help='Parameters by pattern, such as "layer1.*,head.*".')
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="The mode of BatchNorm and dropout.")] = Mode.eval,
+    dtype: Annotated[Precision, typer.Option(help="The precision.")] = Precision.float32,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ...; the model's if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    tol: Annotated[float, typer.Option(help="Relative residual of eigenvalues.")] = 1e-3,
+    rtol: Annotated[float, typer.Option(help="Relative standard error of traces.")] = 0.05,
+    budget: Annotated[int, typer.Option(help="The most products for one measure.")] = 200,
+    json: Annotated[Path | None, typer.Option(help="Also write the table as JSON here.")] = None,
+) -> None:
+    """Curvature of a model at its parameters: value, error, cost.
+
+    Without --model it runs on a small net trained on the 8x8 digits.
+    """
+    from rich.console import Console
+
+    from spiritlevel.errors import SpiritlevelError
+
+    try:
+        from spiritlevel.measures import measure as fill
+
+        names = [name.strip() for name in only.split(",")] if only else None
+        objective = _objective(model, data, weights, loss, params, mode, dtype, device, seed)
+        table = fill(objective, names, seed=seed, tol=tol, rtol=rtol, budget=budget)
+        Console().print(table)
+        if json is not None:
+            table.to_json(json)
+    except SpiritlevelError as error:
+        Console(stderr=True).print(f"[bold red]spiritlevel:[/] {_escaped(str(error))}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted before the first row was done")
+        raise typer.Exit(130) from None
+
+
+def _objective(
+    model: str | None,
+    data: str | None,
+    weights: Path | None,
+    loss: str,
+    params: str | None,
+    mode: Mode,
+    dtype: Precision,
+    device: str | None,
+    seed: int,
+) -> Objective:
+    import torch
+
+    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.objective import Objective
+
+    precision = getattr(torch, dtype.value)
+    if model is None:
+        for given, name in ((data, "--data"), (weights, "--weights"), (params, "--params")):
+            if given is not None:
+                raise SpiritlevelError(f"{name} needs --model package.module:factory")
+        from spiritlevel.default import default_objective
+
+        return default_objective(seed=seed, dtype=precision, device=device)
+    made = _load(model, "--model")
+    if isinstance(made, Objective):
+        return made
+    if weights is not None:
+        from spiritlevel.module import load_weights
+
+        load_weights(made, weights)
+    if data is None:
+        raise SpiritlevelError(
+            "--data is missing: give package.module:factory that returns a DataLoader, a Dataset "
+            "or tensors (x, y); or let --model return an Objective"
+        )
+    batches = _load(data, "--data")
+    patterns = [p.strip() for p in params.split(",")] if params else None
+    chosen = None if _speaks_for_itself(batches) else _loss(loss)
+    return Objective(
+        made, batches, chosen, params=patterns, mode=mode.value, dtype=precision, device=device
+    )
+
+
+def _speaks_for_itself(batches: Any) -> bool:
+    """Mappings go to models that compute their own loss."""
+    from collections.abc import Mapping
+
+    if isinstance(batches, (Mapping, list)):
+        first = batches[0] if isinstance(batches, list) and batches else batches
+        return isinstance(first, Mapping)
+    if isinstance(batches, tuple) or iter(batches) is batches:
+        return False
+    from spiritlevel.scope import kept_rng
+
+    with kept_rng():
+        return isinstance(next(iter(batches), None), Mapping)
+
+
+def _loss(name: str) -> Any:
+    if ":" in name:
+        return _find(name, "--loss")
+    if name not in LOSSES:
+        from spiritlevel.errors import SpiritlevelError
+
+        raise SpiritlevelError(
+            f"--loss is {name!r}; give package.module:function or one of {', '.join(LOSSES)}"
+        )
+    import torch.nn.functional as F
+
+    return getattr(F, name)
+
+
+def _find(where: str, option: str) -> Any:
+    """The object at package.module:name, looked for beside the current folder too."""
+    from spiritlevel.errors import SpiritlevelError
+
+    module_name, _, attribute = where.partition(":")
+    if not attribute:
+        raise SpiritlevelError(f"{option} is {where!r}; write it as package.module:name")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise SpiritlevelError(
+            f"{option}: no module {error.name!r}; run where it can be imported"
+        ) from None
+    finally:
+        sys.path.pop(0)
+    if not hasattr(module, attribute):
+        raise SpiritlevelError(f"{option}: module {module_name!r} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _load(where: str, option: str) -> Any:
+    """What the factory makes; an object that is no function is taken as it is."""
+    import torch
+
+    found = _find(where, option)
+    ready = isinstance(found, torch.nn.Module) or not callable(found)
+    return found if ready else found()
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+if __name__ == "__main__":
+    app()

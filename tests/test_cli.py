@@ -1,0 +1,139 @@
+"""The command on the embedded default and on a user's own model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+from spiritlevel.cli import app
+from spiritlevel.default import digits, trained_net
+
+MINE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import spiritlevel as sl
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+
+def data():
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g)
+    return DataLoader(TensorDataset(x, y), batch_size=8)
+
+def objective():
+    return sl.Objective(net(), data(), torch.nn.functional.cross_entropy)
+
+def my_loss(model, batch):
+    return model(batch[0]).square().sum(), len(batch[0])
+"""
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["measure", *map(str, words)])
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def test_the_default_is_close_to_a_minimum_and_classifies(tmp_path: Path) -> None:
+    code, text = run("--json", tmp_path / "out.json")
+    assert code == 0
+    assert "spectral norm" in text
+    assert "Close to a minimum" in text
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert {row["name"] for row in written["rows"]} >= {"lambda_max", "hessian_trace"}
+    (x, y), (test_x, test_y) = digits()
+    assert (len(x), len(test_x)) == (1437, 360)
+    net = trained_net()
+    assert float((net(test_x).argmax(1) == test_y).float().mean()) > 0.95
+    again = trained_net()
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+
+
+def test_a_users_model_data_loss_and_weights(mine: Path) -> None:
+    code, text = run("--model", "mine:net", "--data", "mine:data", "--only", "loss,lambda_max")
+    assert code == 0
+    assert "43 parameters, 20 examples" in text
+    code, text = run("--model", "mine:objective", "--only", "loss")
+    assert code == 0
+    import mine as user  # type: ignore[import-not-found]
+
+    state = {name: torch.zeros_like(t) for name, t in user.net().state_dict().items()}
+    save_file(state, mine / "w.safetensors")
+    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, mine / "w.pt")
+    for name in ("w.safetensors", "w.pt"):
+        code, text = run(
+            *("--model", "mine:net", "--data", "mine:data", "--weights", mine / name),
+            *("--only", "loss", "--dtype", "float64"),
+        )
+        assert code == 0
+        assert "loss 1.09861" in text  # log 3: all outputs are equal
+    code, text = run(
+        *("--model", "mine:net", "--data", "mine:data", "--loss", "mine:my_loss"),
+        *("--only", "loss,hessian_trace", "--params", "2.*"),
+    )
+    assert code == 0
+    assert "18 parameters" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "mine:data"], "--data needs --model"),
+        (["--model", "mine:net"], "--data is missing: give package.module:factory"),
+        (["--model", "mine"], "--model is 'mine'; write it as package.module:name"),
+        (["--model", "nowhere:net"], "--model: no module 'nowhere'"),
+        (["--model", "mine:nothing"], "module 'mine' has no 'nothing'"),
+        (
+            ["--model", "mine:net", "--data", "mine:data", "--loss", "hinge"],
+            "--loss is 'hinge'; give package.module:function or one of cross_entropy",
+        ),
+        (["--only", "flatness"], "unknown measure 'flatness'; there are: loss"),
+        (
+            ["--model", "mine:net", "--data", "mine:data", "--weights", "none.pt"],
+            "no file none.pt",
+        ),
+    ],
+)
+def test_mistakes_get_one_clear_line(mine: Path, words: list[str], message: str) -> None:
+    code, text = run(*words)
+    assert code == 2
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_checkpoints_are_never_unpickled(mine: Path) -> None:
+    import mine as user  # type: ignore[import-not-found]
+
+    torch.save(user.net(), mine / "whole.pt")
+    save_file({"0.weight": torch.zeros(5, 4)}, mine / "part.safetensors")
+    words = ("--model", "mine:net", "--data", "mine:data", "--weights")
+    code, text = run(*words, "whole.pt")
+    assert code == 2
+    assert "holds pickled code, which is not run; save model.state_dict()" in text
+    code, text = run(*words, "part.safetensors")
+    assert code == 2
+    assert "does not fit the model: missing ['0.bias'" in text
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, spiritlevel.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,397 @@
+"""The objective: any data, any model, one mean; and every refusal in words."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import BY_NAME, CASES, SPLITS, Case, labels, mlp, randn, splits, tokens
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import spiritlevel as sl
+
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
+
+
+def data(n: int = 10) -> tuple[Tensor, Tensor]:
+    return randn(n, 4), labels(n)
+
+
+def objective(**options: Any) -> sl.Objective:
+    return sl.Objective(BY_NAME["mlp"].model(), data(), F.cross_entropy, **options)
+
+
+# The function ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_value_and_gradient_are_those_of_plain_autograd(case: Case) -> None:
+    model = case.model().train(case.options.get("mode") == "train")
+    loss = case.mean(model, case.data())
+    loss.backward()
+    grads = [p.grad for p in model.parameters()]
+    plain = torch.cat([g.reshape(-1) for g in grads if g is not None])
+    found = case.objective()
+    assert found.value() == pytest.approx(loss.item(), rel=1e-7)
+    torch.testing.assert_close(found.gradient(), plain, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.options.get("mode") != "train"], ids=lambda case: case.name
+)
+def test_per_example_gradients_average_to_the_gradient(case: Case) -> None:
+    found = case.objective()
+    rows = found.per_example_gradients()
+    assert rows.shape == (found.examples, found.size)
+    torch.testing.assert_close(rows.mean(0), found.gradient(), rtol=1e-6, atol=1e-8)
+    if found.count == found.examples:
+        alone = sl.Objective(case.model(), tuple(t[3:4] for t in case.data()), case.loss).gradient()
+        torch.testing.assert_close(rows[3], alone, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", SPLITS, ids=str)
+@pytest.mark.parametrize("microbatch", [None, 1, 3, 100])
+def test_neither_batches_nor_microbatches_change_a_number(
+    sizes: list[int], microbatch: int | None
+) -> None:
+    whole = objective()
+    batches = list(splits(data(), sizes))
+    split = sl.Objective(BY_NAME["mlp"].model(), batches, F.cross_entropy, microbatch=microbatch)
+    assert split.value() == pytest.approx(whole.value(), rel=1e-14)
+    close(split.gradient(), whole.gradient())
+    close(split.predictions(), whole.predictions())
+    if microbatch is not None:
+        assert max(len(batch[0]) for batch in split.batches) <= microbatch
+
+
+def test_every_kind_of_data_is_the_same_objective() -> None:
+    x, y = data()
+    pairs = TensorDataset(x, y)
+    kinds = [
+        (x, y),
+        pairs,
+        DataLoader(pairs, batch_size=3),
+        [(x[:4], y[:4]), (x[4:], y[4:])],
+        ((a, b) for a, b in [(x[:4], y[:4]), (x[4:], y[4:])]),
+        [(x.numpy(), y.numpy())],
+    ]
+    values = [sl.Objective(BY_NAME["mlp"].model(), d, F.cross_entropy).value() for d in kinds]
+    assert values == pytest.approx([objective().value()] * len(kinds), rel=1e-14)
+
+
+def test_weights_and_ignored_labels_and_class_weights_divide_as_pytorch_does() -> None:
+    x, y = data()
+    model = BY_NAME["mlp"].model()
+    w = randn(10, seed=9).abs()
+    weighted = sl.Objective(model, [(x[:7], y[:7], w[:7]), (x[7:], y[7:], w[7:])], F.cross_entropy)
+    plain = F.cross_entropy(model(x), y, reduction="none")
+    assert weighted.value() == pytest.approx(((w * plain).sum() / w.sum()).item(), rel=1e-12)
+    ignored = y.clone()
+    ignored[[0, 5, 6]] = -100
+    for loss in (
+        F.cross_entropy,
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]).double()),
+        partial(F.cross_entropy, label_smoothing=0.1),
+        nn.CrossEntropyLoss(reduction="sum"),
+    ):
+        found = sl.Objective(model, list(splits((x, ignored), [7, 3])), loss, microbatch=4)
+        whole = loss(model(x), ignored)
+        if isinstance(loss, nn.CrossEntropyLoss) and loss.reduction == "sum":
+            whole = whole / 7
+        assert found.value() == pytest.approx(whole.item(), rel=1e-12)
+    assert found.count == 7
+
+
+def test_targets_that_are_numbers_or_probabilities() -> None:
+    x = randn(10, 4)
+    model = BY_NAME["mlp"].model()
+    soft = randn(10, 3, seed=4).softmax(1)
+    for loss in (F.mse_loss, F.cross_entropy, F.smooth_l1_loss):
+        found = sl.Objective(model, list(splits((x, soft), [7, 3])), loss)
+        assert found.value() == pytest.approx(loss(model(x), soft).item(), rel=1e-12)
+
+
+def test_a_loss_of_the_model_gives_sum_and_count_or_a_mean() -> None:
+    x, y = data()
+    model = BY_NAME["mlp"].model()
+
+    def summed(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
+
+    def averaged(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    for loss in (summed, averaged):
+        found = sl.Objective(model, list(splits((x, y), [7, 3])), loss)
+        assert found.value() == pytest.approx(objective().value(), rel=1e-12)
+        assert len(found.batches) == 2  # a function of the batch is not cut unless asked
+        close(found.gradient(), objective().gradient())
+        close(found.predictions(), objective().predictions())
+
+    def physics(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    found = sl.Objective(model, x, physics)
+    assert found.value() == pytest.approx(model(x).square().mean().item(), rel=1e-12)
+
+
+def test_text_is_weighted_by_the_labels_that_count() -> None:
+    case = BY_NAME["GPT-2"]
+    batch = tokens()
+    found = sl.Objective(case.model(), list(splits(batch, [3, 1])))
+    assert found.count == int((batch["labels"][:, 1:] != -100).sum())
+    assert found.value() == pytest.approx(case.mean(case.model().eval(), batch).item(), rel=1e-12)
+    assert found.predictions().shape == (4, 5, 7)
+    ragged = sl.Objective(
+        case.model(),
+        [{k: v[:2, :4] for k, v in batch.items()}, {k: v[2:] for k, v in batch.items()}],
+    )
+    assert ragged.predictions().shape == (2 * 4 + 2 * 5, 7)
+
+
+def test_several_inputs_and_outputs() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, z: Tensor) -> tuple[Tensor, str]:
+            return self.a(x) * z, "extra"
+
+    x, y = data()
+    z = randn(10, 1, seed=3)
+    model = Two().double()
+    truth = F.cross_entropy(model(x, z)[0], y).item()
+    for inputs in ((x, z), {"x": x, "z": z}):
+        assert sl.Objective(model, [(inputs, y)], F.cross_entropy).value() == pytest.approx(truth)
+
+
+# Parameters -----------------------------------------------------------------------------------
+
+
+def test_parameters_by_pattern_tied_once_frozen_never() -> None:
+    assert list(objective(params="2.*").shapes) == ["2.weight", "2.bias"]
+    assert list(objective(params=["*.bias", "0.weight"]).shapes) == ["0.weight", "0.bias", "2.bias"]
+    model = BY_NAME["mlp"].model()
+    model[0].requires_grad_(False)  # type: ignore[index]
+    assert list(sl.Objective(model, data(), F.cross_entropy).shapes) == ["2.weight", "2.bias"]
+    tied = BY_NAME["GPT-2"].objective()
+    assert "transformer.wte.weight" in tied.shapes
+    assert "lm_head.weight" not in tied.shapes
+
+
+def test_at_moves_a_copy() -> None:
+    here = objective()
+    there = here.at(here.vector + 1)
+    model = BY_NAME["mlp"].model()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 1
+    assert there.value() == pytest.approx(F.cross_entropy(model(data()[0]), data()[1]).item())
+    close(there.vector, here.vector + 1)
+    assert here.value() == objective().value()
+    some = here.at({"2.bias": torch.zeros(3)})
+    close(some.params["0.weight"], here.params["0.weight"])
+    assert some.params["2.bias"].abs().max() == 0
+    close(torch.cat([t.reshape(-1) for t in here.named(here.vector).values()]), here.vector)
+
+
+def test_later_changes_of_model_and_data_do_not_reach_the_objective() -> None:
+    model, (x, y) = BY_NAME["mlp"].model(), data()
+    found = sl.Objective(model, (x, y), F.cross_entropy)
+    before, slope = found.value(), found.gradient()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        x.zero_()
+    assert found.at(found.vector).value() == before
+    close(found.gradient(), slope)
+
+
+# Models as they come --------------------------------------------------------------------------
+
+
+def test_compiled_and_parallel_models_are_unwrapped(tmp_path: Any) -> None:
+    model = BY_NAME["mlp"].model()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        wrapped = [torch.compile(model), nn.parallel.DistributedDataParallel(model)]
+        for outer in (*wrapped, nn.DataParallel(model)):
+            found = sl.Objective(outer, data(), F.cross_entropy)  # type: ignore[arg-type]
+            assert list(found.shapes) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+            assert found.value() == objective().value()
+            assert "unwrapped" in found.notes[0]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_half_precision_is_raised_and_said() -> None:
+    model = mlp().bfloat16()
+    with pytest.warns(
+        UserWarning, match="holds torch.bfloat16; a copy was raised to torch.float32"
+    ):
+        found = sl.Objective(model, data(), F.cross_entropy)
+    assert found.dtype == torch.float32
+    assert found.notes == ("the model holds torch.bfloat16; a copy was raised to torch.float32",)
+    assert model[0].weight.dtype == torch.bfloat16
+    with pytest.raises(sl.SpiritlevelError, match="dtype is torch.float16; curvature needs"):
+        objective(dtype=torch.float16)
+
+
+def test_models_that_keep_activations_are_copied() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.net(x)
+            return self.last
+
+    model = Keeps().double()
+    model(data()[0])
+    assert sl.Objective(model, data(), F.cross_entropy).value() > 0
+    assert model.last.grad_fn is not None
+
+
+def test_train_mode_is_a_choice() -> None:
+    case = BY_NAME["cnn with BatchNorm"]
+    evaluated, trained = case.objective(), case.objective(mode="train")
+    assert evaluated.separable
+    assert not trained.separable
+    assert trained.value() != pytest.approx(evaluated.value(), rel=1e-3)
+    assert trained.value() == trained.at(trained.vector).value()  # statistics do not drift
+    with pytest.raises(sl.SpiritlevelError, match="per-example gradients do not exist here"):
+        trained.per_example_gradients()
+
+
+def test_dropout_with_a_fixed_mask() -> None:
+    model = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3)).double()
+    fixed = sl.Objective(model, data(), F.cross_entropy, mode="train", seed=3)
+    other = sl.Objective(model, data(), F.cross_entropy, mode="train", seed=4)
+    assert fixed.value() == fixed.at(fixed.vector).value()
+    assert fixed.value() != other.value()
+    v = randn(fixed.size)
+    operator = sl.hessian(fixed)
+    torch.testing.assert_close(operator @ v, operator @ v, rtol=0, atol=0)
+    assert operator.check is not None
+    assert operator.check < 1e-4
+
+
+def test_recurrent_nets_fall_back_to_a_loop_for_per_example_gradients() -> None:
+    found = BY_NAME["GRU"].objective()
+    close(found.per_example_gradients().mean(0), found.gradient())
+
+
+# Refusals -------------------------------------------------------------------------------------
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Random augmentation."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return data()[0][index] + torch.randn(4), data()[1][index]
+
+
+def make(d: Any = None, loss: Any = F.cross_entropy, model: Any = None, **options: Any) -> None:
+    sl.Objective(model or BY_NAME["mlp"].model(), data() if d is None else d, loss, **options)
+
+
+def nan_data() -> tuple[Tensor, Tensor]:
+    x, y = data()
+    x[3, 1] = float("nan")
+    return x, y
+
+
+def frozen_model() -> nn.Module:
+    return BY_NAME["mlp"].model().requires_grad_(False)
+
+
+DROPOUT = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3)).double()
+PAIRS = TensorDataset(*data())
+REFUSALS: dict[str, tuple[Any, str]] = {
+    "shuffled loader": (
+        lambda: make(DataLoader(PAIRS, batch_size=5, shuffle=True)),
+        "data differs between two passes.*shuffles: build it with shuffle=False",
+    ),
+    "augmentation": (lambda: make(Noisy()), "differs between two passes.*likely random augment"),
+    "dropout": (
+        lambda: make(model=DROPOUT, mode="train"),
+        'differs between two evaluations.*use mode="eval", or fix the masks with seed=0',
+    ),
+    "NaN": (lambda: make(nan_data()), "the loss is nan: an input, a target or a prediction is not"),
+    "empty list": (lambda: make([]), "data is empty: no batch"),
+    "empty tensors": (lambda: make((randn(0, 4), labels(0))), "data is empty"),
+    "all ignored": (
+        lambda: make((randn(5, 4), torch.full((5,), -100))),
+        "the loss is nan|no label counts",
+    ),
+    "frozen": (
+        lambda: make(model=frozen_model()),
+        "no trainable parameter; set requires_grad=True",
+    ),
+    "pattern": (
+        lambda: make(params="conv*"),
+        "params='conv\\*' matches no trainable parameter; there are: 0.weight",
+    ),
+    "batch": (lambda: make([randn(3, 4)]), "a batch of the kind Tensor is not understood; give"),
+    "lone batch": (lambda: make([(randn(3, 4),)]), "of the kind tuple of 1 is not understood"),
+    "no loss": (lambda: make(loss=None), "loss is missing for batches .x, y.: give one"),
+    "not scalar": (
+        lambda: make(loss=partial(F.cross_entropy, reduction="none")),
+        r"loss\(outputs, y\) is not a scalar but shape \(10,\); average it",
+    ),
+    "not scalar, of model": (
+        lambda: make(loss=lambda model, batch: model(batch[0])),
+        r"what loss\(model, batch\) returns is not a scalar",
+    ),
+    "loss is no function": (lambda: make(loss="mse"), "loss is a str; give a function"),
+    "model is no module": (lambda: make(model=len), "model is a builtin_function_or_method; give"),
+    "data is a number": (lambda: make(3), "data is a int; give a pair of tensors"),
+    "mode": (lambda: make(mode="test"), "mode is 'test'; choose"),
+    "microbatch": (lambda: make(microbatch=0), "microbatch is 0; give a number"),
+    "weights need single losses": (
+        lambda: make((*data(), torch.ones(10)), loss=lambda out, y: F.cross_entropy(out, y)),
+        "need a loss that takes reduction='none'",
+    ),
+    "batch statistics cannot be cut": (
+        lambda: BY_NAME["cnn with BatchNorm"].objective(mode="train", microbatch=2),
+        "microbatch=2 would change the loss",
+    ),
+    "at, size": (lambda: objective().at(torch.zeros(3)), "needs a vector of 43 numbers; got shape"),
+    "at, name": (lambda: objective().at({"x": randn(1)}), "unknown parameter 'x'; there are: 0.w"),
+    "at, shape": (lambda: objective().at({"2.bias": randn(1)}), r"of shape \(1,\); it is \(3,\)"),
+    "no labels": (
+        lambda: sl.Objective(BY_NAME["GPT-2"].model(), {"input_ids": tokens()["input_ids"]}),
+        "returned no loss for a batch with the keys .*: add 'labels'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_name_the_fix(name: str) -> None:
+    call, message = REFUSALS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(sl.SpiritlevelError, match=message):
+            call()
+
+
+def test_a_loss_of_pairs_is_not_cut() -> None:
+    def spread(out: Tensor, y: Tensor) -> Tensor:
+        return out.var(0).sum()
+
+    found = sl.Objective(BY_NAME["mlp"].model(), list(splits(data(), [6, 4])), spread)
+    assert not found.separable
+    assert [len(batch[0]) for batch in found.batches] == [6, 4]

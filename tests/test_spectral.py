@@ -1,0 +1,323 @@
+"""Eigenvalues, densities and traces of matrices whose spectrum is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import spiritlevel as sl
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.operators import Operator
+from spiritlevel.spectral import probe
+from spiritlevel.spectral.probes import within
+
+SPECTRUM = torch.cat(
+    [torch.tensor([50.0, 30.0, 20.0, -8.0]).double(), torch.linspace(0, 2, 116).double()]
+)
+
+
+def matrix(eigenvalues: Tensor, seed: int = 0) -> Tensor:
+    """A symmetric matrix with the given spectrum and random eigenvectors."""
+    draws = torch.Generator().manual_seed(seed)
+    n = len(eigenvalues)
+    q, _ = torch.linalg.qr(torch.randn(n, n, generator=draws, dtype=torch.float64))
+    dense = (q * eigenvalues) @ q.T
+    return (dense + dense.T) / 2
+
+
+def operator(eigenvalues: Tensor = SPECTRUM, seed: int = 0) -> Operator:
+    return sl.from_matrix(matrix(eigenvalues, seed))
+
+
+# Eigenpairs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("which", "exact"),
+    [
+        ("largest", [50, 30, 20]),
+        ("smallest", [2 * 1 / 115, 0, -8]),
+        ("magnitude", [50, 30, 20]),
+    ],
+)
+def test_extreme_eigenvalues(which: str, exact: list[float], seed: int) -> None:
+    found = sl.eigenvalues(
+        operator(),
+        3,
+        which=which,
+        tol=1e-9,
+        relative_to="norm",
+        seed=seed,  # type: ignore[arg-type]
+    )
+    assert [e.value for e in found] == pytest.approx(exact, abs=1e-8)
+    assert all(e.status is Status.CONVERGED for e in found)
+
+
+def test_both_ends_at_once() -> None:
+    found = sl.eigenvalues(operator(), 1, which="both", tol=1e-8)
+    assert [e.value for e in found] == pytest.approx([50, -8], abs=1e-8)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-4, 1e-8])
+@pytest.mark.parametrize("memory", [None, 8])
+def test_residuals_are_the_true_ones_and_below_tol(tol: float, memory: int | None) -> None:
+    dense = matrix(SPECTRUM)
+    pairs = sl.eigenpairs(sl.from_matrix(dense), 3, tol=tol, memory=memory, budget=2000)
+    for estimate, v in zip(pairs.values, pairs.vectors.T, strict=True):
+        true = float((dense @ v - estimate.value * v).norm())
+        assert estimate.residual == pytest.approx(true, rel=1e-3, abs=1e-12)
+        assert true <= tol * abs(estimate.value)
+        assert abs(float(v.norm()) - 1) < 1e-12
+
+
+def test_memory_bounds_the_basis() -> None:
+    held = []
+    plain = operator()
+    counted = replace(plain, matvec=lambda v: (held.append(1), plain.matvec(v))[1])
+    (found,) = sl.eigenvalues(counted, memory=5, tol=1e-6, budget=500)
+    assert found.value == pytest.approx(50, rel=1e-9)
+    assert len(held) == found.matvecs
+
+
+def test_repeated_eigenvalues_are_all_found() -> None:
+    repeated = torch.tensor([5.0] * 3 + [1.0] * 40).double()
+    found = sl.eigenvalues(operator(repeated), 4, tol=1e-9)
+    assert [e.value for e in found] == pytest.approx([5, 5, 5, 1], abs=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_small_and_singular_matrices(size: int) -> None:
+    low_rank = torch.zeros(size).double()
+    low_rank[0] = 3
+    found = sl.eigenvalues(operator(low_rank), size, tol=1e-9)
+    assert [e.value for e in found] == pytest.approx(low_rank.tolist(), abs=1e-12)
+    assert float(sl.eigenvalues(operator(torch.zeros(4).double()))[0]) == pytest.approx(
+        0, abs=1e-12
+    )
+
+
+def test_an_unfinished_search_says_so() -> None:
+    hard = torch.linspace(0, 1, 300).double()
+    (found,) = sl.eigenvalues(operator(hard), budget=6, tol=1e-8)
+    assert found.status is Status.BUDGET
+    assert not found.converged
+    assert "raise budget" in str(found)
+    assert found.residual is not None
+    assert found.residual > 1e-8
+
+
+def test_a_misleading_coarse_operator_costs_time_but_not_truth() -> None:
+    """The coarse leader is an exact eigenvector of the wrong eigenvalue."""
+    q = torch.linalg.qr(torch.randn(120, 120, generator=torch.Generator().manual_seed(3)).double())[
+        0
+    ]
+    fine = sl.from_matrix((q * SPECTRUM) @ q.T)
+    swapped = SPECTRUM.clone()
+    swapped[0], swapped[2] = 0.0, 60.0
+    misled = replace(fine, coarse=replace(sl.from_matrix((q * swapped) @ q.T), cost=0.1))
+    (found,) = sl.eigenvalues(misled, tol=1e-6)
+    assert found.value == pytest.approx(50, rel=1e-9)
+    helped = replace(fine, coarse=replace(fine, cost=0.1))
+    (quick,), (cold,) = sl.eigenvalues(helped, tol=1e-3), sl.eigenvalues(fine, tol=1e-3)
+    assert quick.matvecs < cold.matvecs
+    assert quick.value == pytest.approx(50, rel=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-10, 10), min_size=3, max_size=12), st.integers(0, 100))
+def test_eigenvalues_of_any_matrix(values: list[float], seed: int) -> None:
+    spectrum = torch.tensor(values, dtype=torch.float64)
+    found = sl.eigenvalues(operator(spectrum, seed), which="both", tol=1e-10, relative_to="norm")
+    assert found[0].value == pytest.approx(max(values), abs=1e-8)
+    assert found[-1].value == pytest.approx(min(values), abs=1e-8)
+
+
+def test_eigenvalue_arguments_are_checked() -> None:
+    with pytest.raises(sl.SpiritlevelError, match=r"k=200 \(largest\) asks for 200"):
+        sl.eigenvalues(operator(), 200)
+    with pytest.raises(sl.SpiritlevelError, match="memory=3 vectors is too little for 3"):
+        sl.eigenvalues(operator(), 3, memory=3)
+    with pytest.raises(sl.SpiritlevelError, match="symmetric square matrix; got shape"):
+        sl.from_matrix(torch.arange(4.0).reshape(2, 2))
+
+
+# Traces and norms -----------------------------------------------------------------------------
+
+ESTIMATORS: dict[str, tuple[Callable[..., Estimate], float]] = {
+    "hutchinson": (
+        lambda op, seed: sl.trace(op, seed=seed, rtol=0.1),
+        float(SPECTRUM.sum()),
+    ),
+    "hutch++": (
+        lambda op, seed: sl.trace(op, method="hutch++", seed=seed, rtol=0.01),
+        float(SPECTRUM.sum()),
+    ),
+    "frobenius": (lambda op, seed: sl.frobenius(op, seed=seed), float(SPECTRUM.norm())),
+    "effective rank": (
+        lambda op, seed: probe(op, stop=within(0.1, "trace"), seed=seed).effective_rank(),
+        float(SPECTRUM.sum() ** 2 / SPECTRUM.square().sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_standard_errors_are_honest(name: str) -> None:
+    """The truth lies within two standard errors in 90 to 99 % of 200 runs."""
+    estimate, truth = ESTIMATORS[name]
+    op = operator()
+    inside = 0
+    for seed in range(200):
+        found = estimate(op, seed)
+        assert found.stderr is not None
+        inside += abs(found.value - truth) <= 2 * found.stderr
+    assert 180 <= inside <= 198
+
+
+def test_density_count_is_honest() -> None:
+    op, inside = operator(), 0
+    truth = int((SPECTRUM < 1.0).sum())
+    for seed in range(200):
+        found = sl.density(op, probes=8, steps=30, seed=seed).count_below(1.0)
+        assert found.stderr is not None
+        inside += abs(found.value - truth) <= 2 * found.stderr
+    assert 180 <= inside <= 200  # quadrature adds a systematic part to the error
+
+
+def test_trace_stops_at_the_asked_error() -> None:
+    op = operator()
+    rough, fine = sl.trace(op, rtol=0.2), sl.trace(op, rtol=0.02, budget=4000)
+    for found, rtol in ((rough, 0.2), (fine, 0.02)):
+        assert found.status is Status.CONVERGED
+        assert found.stderr is not None
+        assert found.stderr <= rtol * found.value
+    assert fine.matvecs > rough.matvecs
+    short = sl.trace(op, rtol=1e-4, budget=40)
+    assert short.status is Status.BUDGET
+    assert short.matvecs == 40
+    assert short.remedy == "raise budget or rtol"
+
+
+def test_hutch_needs_fewer_products_where_few_eigenvalues_dominate() -> None:
+    op = operator()
+    plain, sketched = (
+        sl.trace(op, rtol=0.03, budget=2000),
+        sl.trace(op, method="hutch++", rtol=0.03),
+    )
+    assert sketched.matvecs < plain.matvecs / 2
+
+
+def test_small_matrices_are_exact() -> None:
+    op = operator(torch.tensor([3.0, 1.0, -1.0]).double())
+    assert sl.trace(op).status is Status.EXACT
+    assert sl.trace(op).stderr is None
+    assert float(sl.trace(op)) == pytest.approx(3)
+    assert float(sl.frobenius(op)) == pytest.approx(11**0.5)
+
+
+def test_block_traces_are_honest_and_add_up() -> None:
+    dense = matrix(SPECTRUM)
+    blocks = {"a": slice(0, 50), "b": slice(50, 120)}
+    found = probe(sl.from_matrix(dense), stop=within(0.02, "trace"), blocks=blocks, budget=2000)
+    parts = found.block_traces()
+    assert sum(p.value for p in parts.values()) == pytest.approx(found.trace().value)
+    for name, span in blocks.items():
+        truth = float(dense.diagonal()[span].sum())
+        assert abs(parts[name].value - truth) < 4 * parts[name].error
+    assert found.block_traces(lambda _: "all")["all"].value == pytest.approx(found.trace().value)
+
+
+def test_deflation_is_unbiased_for_any_basis() -> None:
+    op = operator()
+    random_basis = torch.randn(120, 5, generator=torch.Generator().manual_seed(1)).double()
+    leading = sl.eigenpairs(op, 3).vectors
+    for basis in (random_basis, leading):
+        found = probe(op, stop=within(1e-3, "trace"), budget=400, deflate=basis).trace()
+        assert abs(found.value - float(SPECTRUM.sum())) < 4 * found.error
+    assert found.error < 0.9  # Hutchinson would be near 6 after as many products
+
+
+def test_diagonal_is_honest_and_exact_from_size_on() -> None:
+    dense = matrix(SPECTRUM)
+    op = sl.from_matrix(dense)
+    found = sl.diagonal(op, probes=100)
+    off = ((found.value - dense.diagonal()).abs() / found.stderr).sort().values
+    assert 0.9 <= float((off <= 2).double().mean()) <= 1.0
+    assert off[-1] < 6
+    torch.testing.assert_close(sl.diagonal(op, probes=120).value, dense.diagonal())
+    sketched = sl.diagonal(op, probes=100, sketch=10)
+    assert float(sketched.stderr.mean()) < float(found.stderr.mean()) / 2
+
+
+# Density --------------------------------------------------------------------------------------
+
+
+def test_density_has_the_moments_of_the_spectrum() -> None:
+    op = operator()
+    found = sl.density(op, probes=200, steps=20)
+    assert float(torch.trapezoid(found.value, found.grid)) == pytest.approx(1, abs=1e-3)
+    for power in (1, 2, 3):
+        moments = (found.weights * found.nodes**power).sum(1)
+        truth = float((SPECTRUM**power).mean())
+        assert abs(float(moments.mean()) - truth) < 4 * float(moments.std()) / 200**0.5
+    assert found.matvecs == 200 * 20
+
+
+def test_negative_eigenvalues_are_counted() -> None:
+    spectrum = torch.cat([torch.full((40,), -1.0), torch.linspace(0.5, 2, 80)]).double()
+    found = sl.negative_eigenvalues(operator(spectrum), threshold=0.1, probes=40)
+    assert abs(found.value - 40) < 3 * found.error
+    assert found.error < 4
+    assert sl.negative_eigenvalues(operator(spectrum), threshold=1.5).value == pytest.approx(0)
+    with pytest.raises(sl.SpiritlevelError, match="threshold=-1"):
+        sl.negative_eigenvalues(operator(spectrum), threshold=-1)
+    with pytest.raises(sl.SpiritlevelError, match="probes=1: a band needs at least 2"):
+        sl.density(operator(spectrum), probes=1)
+    with pytest.raises(sl.SpiritlevelError, match="probes=1: an error needs at least 2"):
+        sl.diagonal(operator(spectrum), probes=1)
+    with pytest.raises(sl.SpiritlevelError, match="method is 'exact'; choose"):
+        sl.trace(operator(spectrum), method="exact")  # type: ignore[arg-type]
+
+
+# Seeds and interruptions ----------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_number() -> None:
+    op = operator()
+    assert sl.trace(op, seed=5).value == sl.trace(op, seed=5).value
+    assert sl.trace(op, seed=5).value != sl.trace(op, seed=6).value
+    by_generator = sl.trace(op, seed=torch.Generator().manual_seed(5))
+    assert by_generator.value == sl.trace(op, seed=5).value
+    assert sl.density(op, seed=3).value.equal(sl.density(op, seed=3).value)
+
+
+def interrupted_after(products: int) -> Operator:
+    plain, count = operator(), iter(range(10**6))
+
+    def matvec(v: Tensor) -> Tensor:
+        if next(count) >= products:
+            raise KeyboardInterrupt
+        return plain.matvec(v)
+
+    return replace(plain, matvec=matvec)
+
+
+def test_an_interruption_keeps_what_is_done() -> None:
+    found = sl.trace(interrupted_after(10), rtol=1e-6)
+    assert found.status is Status.INTERRUPTED
+    assert found.matvecs == 10
+    assert abs(found.value - float(SPECTRUM.sum())) < 5 * found.error
+    (pair,) = sl.eigenvalues(interrupted_after(4), tol=1e-12)
+    assert pair.status is Status.INTERRUPTED
+    assert abs(pair.value - 50) <= pair.error
+    partial = sl.density(interrupted_after(70), probes=8, steps=30)
+    assert partial.status is Status.INTERRUPTED
+    assert len(partial.nodes) == 2
+    with pytest.raises(KeyboardInterrupt):  # nothing is done yet, so there is nothing to keep
+        sl.trace(interrupted_after(1))

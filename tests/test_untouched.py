@@ -1,0 +1,194 @@
+"""Whatever is called, the user's model, random numbers and switches are as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import labels, randn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import spiritlevel as sl
+from spiritlevel.cli import app
+
+SIZE = 3
+
+
+class Net(nn.Module):
+    """Attention, BatchNorm and dropout, in a mixture of modes and with a frozen part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 2, 4, batch_first=True)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.encoder(x).mean(1)))
+
+
+def model() -> Net:
+    torch.manual_seed(0)
+    net = Net().double()
+    net.train()
+    net.encoder.eval()
+    net.encoder.linear1.train()
+    net.encoder.norm1.requires_grad_(False)
+    return net
+
+
+def loader() -> DataLoader[Any]:
+    draws = torch.Generator().manual_seed(1)
+    return DataLoader(TensorDataset(randn(12, 3, 4), labels(12)), batch_size=5, generator=draws)
+
+
+def objective(net: nn.Module, **options: Any) -> sl.Objective:
+    return sl.Objective(net, loader(), F.cross_entropy, **options)
+
+
+def switches() -> dict[str, Any]:
+    backends = torch.backends
+    return {
+        "mha": backends.mha.get_fastpath_enabled(),
+        "flash": backends.cuda.flash_sdp_enabled(),
+        "math": backends.cuda.math_sdp_enabled(),
+        "efficient": backends.cuda.mem_efficient_sdp_enabled(),
+        "cudnn": (backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic),
+        "tf32": (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
+        "mkldnn": backends.mkldnn.enabled,
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+    }
+
+
+@contextlib.contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    identities = {name: id(tensor) for name, tensor in net.named_parameters()}
+    flags = [(m.training, dict(vars(m)).keys()) for m in net.modules()]
+    needs = [(p.requires_grad, p.grad is None) for p in net.parameters()]
+    before, numpy, python = switches(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    rng = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for name, tensor in net.state_dict().items():
+            assert torch.equal(tensor, state[name]), name
+        assert {name: id(tensor) for name, tensor in net.named_parameters()} == identities
+        assert [(m.training, dict(vars(m)).keys()) for m in net.modules()] == flags
+        assert [(p.requires_grad, p.grad is None) for p in net.parameters()] == needs
+        assert switches() == before
+        assert torch.equal(torch.get_rng_state(), rng)
+        assert str(np.random.get_state()) == str(numpy)  # noqa: NPY002
+        assert random.getstate() == python
+
+
+CALLS: dict[str, Callable[[nn.Module], Any]] = {
+    "Objective": objective,
+    "Objective, train": lambda m: objective(m, mode="train", seed=0),
+    "value": lambda m: objective(m).value(),
+    "gradient": lambda m: objective(m).gradient(),
+    "per_example_gradients": lambda m: objective(m).per_example_gradients(),
+    "predictions": lambda m: objective(m).predictions(),
+    "at": lambda m: objective(m).at(objective(m).vector * 2).value(),
+    "hessian": lambda m: sl.hessian(objective(m)) @ randn(objective(m).size),
+    "hessian, train": lambda m: (
+        sl.hessian(objective(m, mode="train", seed=0)) @ randn(objective(m).size)
+    ),
+    "hessian, differences": lambda m: (
+        sl.hessian(objective(m), rung="difference of gradients") @ randn(objective(m).size)
+    ),
+    "ggn": lambda m: sl.ggn(objective(m)) @ randn(objective(m).size),
+    "fisher": lambda m: sl.fisher(objective(m), "sampled") @ randn(objective(m).size),
+    "output_gradients": lambda m: sl.output_gradients(objective(m)) @ randn(objective(m).size),
+    "restricted": lambda m: sl.restricted(sl.hessian(objective(m)), "head.*").dense(),
+    "scaled": lambda m: sl.scaled(sl.hessian(objective(m)), randn(objective(m).size)).size,
+    "from_matrix": lambda m: sl.from_matrix(torch.eye(3)).dense(),
+    "Operator": lambda m: sl.Operator(1, torch.float32, torch.device("cpu"), lambda v: v).dense(),
+    "eigenvalues": lambda m: sl.eigenvalues(sl.hessian(objective(m)), 2),
+    "eigenpairs": lambda m: sl.eigenpairs(sl.hessian(objective(m)), which="both"),
+    "density": lambda m: sl.density(sl.hessian(objective(m)), probes=2, steps=5),
+    "negative_eigenvalues": lambda m: sl.negative_eigenvalues(
+        sl.hessian(objective(m)), probes=2, steps=5
+    ),
+    "trace": lambda m: sl.trace(sl.hessian(objective(m)), method="hutch++"),
+    "diagonal": lambda m: sl.diagonal(sl.hessian(objective(m)), probes=4),
+    "frobenius": lambda m: sl.frobenius(sl.hessian(objective(m))),
+    "measure": lambda m: sl.measure(objective(m)),
+    "default_objective": lambda m: sl.default_objective(),
+    "app": lambda m: app(["measure", "--only", "loss"], standalone_mode=False),
+}
+FAILURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "NaN": (
+        lambda m: sl.Objective(m, (randn(3, 3, 4) * float("nan"), labels(3)), F.cross_entropy),
+        "loss is nan",
+    ),
+    "dropout": (lambda m: objective(m, mode="train"), "differs between two evaluations"),
+    "shuffled": (
+        lambda m: sl.Objective(m, DataLoader(loader().dataset, shuffle=True), F.cross_entropy),
+        "shuffles",
+    ),
+    "loss that raises": (
+        lambda m: sl.Objective(m, loader(), lambda model, batch: batch.nothing),
+        "no attribute 'nothing'",
+    ),
+    "measure": (lambda m: sl.measure(objective(m), ["nothing"]), "unknown measure 'nothing'"),
+    "rung": (lambda m: sl.hessian(objective(m), rung="x"), "rung is 'x'"),
+    "restricted": (lambda m: sl.restricted(sl.hessian(objective(m)), "x"), "no parameter matches"),
+}
+
+
+@pytest.mark.parametrize("mode", ["plain", "no_grad", "inference"])
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_leave_no_trace(name: str, mode: str) -> None:
+    """Also under no_grad and inference_mode, where validation hooks live."""
+    if mode != "plain" and name in ("default_objective", "app"):
+        pytest.skip("trains a net of its own, which is done once in the plain mode")
+    net = model()
+    outer = {
+        "plain": contextlib.nullcontext,
+        "no_grad": torch.no_grad,
+        "inference": torch.inference_mode,
+    }
+    with outer[mode](), untouched(net):
+        CALLS[name](net)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_leave_no_trace(name: str) -> None:
+    call, message = FAILURES[name]
+    net = model()
+    with untouched(net), pytest.raises((sl.SpiritlevelError, AttributeError), match=message):
+        call(net)
+
+
+def test_every_public_function_is_tried() -> None:
+    data = {"Estimate", "Status", "SpiritlevelError", "MEASURES", "__version__"}
+    assert set(sl.__all__) - data <= set(CALLS)
+
+
+def test_the_users_generator_is_given_back() -> None:
+    data = loader()
+    state = data.generator.get_state()  # type: ignore[union-attr]
+    sl.Objective(model(), data, F.cross_entropy)
+    assert torch.equal(data.generator.get_state(), state)  # type: ignore[union-attr]
+
+
+def test_the_guard_itself_sees_a_change() -> None:
+    net = model()
+    with pytest.raises(AssertionError), untouched(net):
+        torch.rand(1)
+    with pytest.raises(AssertionError), untouched(net):
+        net.eval()
+    with pytest.raises(AssertionError), untouched(net):
+        net.norm.running_mean += 1  # type: ignore[operator]
