@@ -1,0 +1,318 @@
+"""One Hessian product and the top eigenvalue of a trained ResNet-20, peers side by side.
+
+    SPIRITLEVEL_DATA=... python benchmarks/curvature.py --device cuda --images 10000
+
+Every answer is judged by its true relative residual ||Hv - lambda v|| / |lambda|, computed with
+the same product for all. Peers run as their own README shows them, and again with
+cudnn.benchmark on. `--transformer` adds a GPT-2-small-sized net, 8 x 512 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from resnet20 import cifar10, trained
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from spiritlevel.compiled import Engine
+
+BATCH = 128  # what the peers' examples load the data with
+
+
+@dataclass
+class Line:
+    """One row of the table."""
+
+    what: str
+    seconds: float
+    products: float | None = None
+    value: float | None = None
+    residual: float | None = None
+    note: str = ""
+
+
+def timed(device: str, action: Callable[[], object]) -> tuple[float, object]:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    result = action()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin, result
+
+
+def median(device: str, action: Callable[[], object], repeats: int) -> float:
+    action()
+    return sorted(timed(device, action)[0] for _ in range(repeats))[repeats // 2]
+
+
+def batches(x: Tensor, y: Tensor, size: int = BATCH) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+# Peers ----------------------------------------------------------------------------------------
+
+
+def pyhessian_eigenvalue(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, Tensor, float]:
+    from pyhessian import hessian  # type: ignore[import-not-found]
+
+    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y), cuda=x.is_cuda)
+    count = 0
+    plain = peer.dataloader_hv_product
+
+    def counted(v: list[Tensor]) -> object:
+        nonlocal count
+        count += 1
+        return plain(v)
+
+    peer.dataloader_hv_product = counted
+    values, vectors = peer.eigenvalues(top_n=1)
+    return values[0], torch.cat([v.reshape(-1) for v in vectors[0]]), count
+
+
+def pyhessian_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
+    from pyhessian import hessian  # type: ignore[import-not-found]
+
+    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y), cuda=x.is_cuda)
+    v = [torch.randn_like(p) for p in peer.params]
+    return lambda: peer.dataloader_hv_product(v)
+
+
+def curvlinops_operator(model: nn.Module, x: Tensor, y: Tensor) -> object:
+    from curvlinops import HessianLinearOperator  # type: ignore[import-not-found]
+
+    params = dict(model.named_parameters())
+    return HessianLinearOperator(
+        model, nn.CrossEntropyLoss(), params, batches(x, y), check_deterministic=False
+    )
+
+
+def curvlinops_eigenvalue(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, Tensor, float]:
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    scipy_form = curvlinops_operator(model, x, y).to_scipy()  # type: ignore[attr-defined]
+    count = 0
+
+    def counted(v: object) -> object:
+        nonlocal count
+        count += 1
+        return scipy_form @ v
+
+    form = LinearOperator(scipy_form.shape, matvec=counted, dtype=scipy_form.dtype)
+    values, vectors = eigsh(form, k=1, which="LA", tol=1e-3)
+    return float(values[0]), torch.from_numpy(vectors[:, 0].copy()), count
+
+
+def double_backward_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
+    params = [p for p in model.parameters() if p.requires_grad]
+    v = [torch.randn_like(p) for p in params]
+
+    def product() -> list[Tensor]:
+        total = [torch.zeros_like(p) for p in params]
+        for a, b in batches(x, y):
+            loss = F.cross_entropy(model(a), b, reduction="sum") / len(x)
+            slope = torch.autograd.grad(loss, params, create_graph=True)
+            for t, piece in zip(total, torch.autograd.grad(slope, params, v), strict=True):
+                t += piece
+        return total
+
+    return product
+
+
+# Ours -----------------------------------------------------------------------------------------
+
+
+def our_eigenvalue(
+    model: nn.Module, x: Tensor, y: Tensor, compile: bool | str
+) -> tuple[float, Tensor, float]:
+    """From the model and the data to the eigenvalue: nothing is prepared outside."""
+    objective = sl.Objective(model, (x, y), F.cross_entropy)
+    pairs = sl.eigenpairs(sl.hessian(objective, compile=compile))  # type: ignore[arg-type]
+    return pairs[0].value, pairs.vectors[:, 0], pairs[0].matvecs
+
+
+def our_products(model: nn.Module, x: Tensor, y: Tensor, device: str, repeats: int) -> list[Line]:
+    """The gradient and the product of one kind each: eager, and compiled on a GPU."""
+    objective = sl.Objective(model, (x, y), F.cross_entropy)
+    v = torch.randn(objective.size, device=device)
+    eager = sl.hessian(objective, compile=False)
+    note = f"rounding {eager.rounding:.0e}, {len(objective.batches)} microbatches"
+    lines = [
+        Line("spiritlevel gradient, eager", median(device, objective.gradient, repeats)),
+        Line("spiritlevel product, eager", median(device, lambda: eager @ v, repeats), note=note),
+    ]
+    if device == "cpu":
+        return lines
+    operator = sl.hessian(objective, compile=True)
+    cost, _ = timed(device, lambda: operator @ v)
+    slope = torch.compile(objective.gradient_sum, dynamic=False)
+    gradient = median(device, lambda: [slope(b) for b in objective.batches], repeats)
+    engine = operator.matvec.__self__  # type: ignore[attr-defined]
+    assert isinstance(engine, Engine)
+    product = median(device, lambda: operator @ v, repeats)
+    ratio = f"{product / gradient:.2f} gradients; {engine.note}; compiling took {cost:.0f} s"
+    lines.append(Line("spiritlevel gradient, compiled", gradient))
+    lines.append(Line("spiritlevel product, compiled", product, note=ratio))
+    return lines
+
+
+def our_warm_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, device: str) -> Line:
+    """The eigenvalue when the product is compiled already."""
+    objective = sl.Objective(model, (x, y), F.cross_entropy)
+    operator = sl.hessian(objective, compile=True)
+    operator @ torch.randn(objective.size, device=device)
+    seconds, pairs = timed(device, lambda: sl.eigenpairs(operator))
+    return Line(
+        "spiritlevel, product compiled before",
+        seconds,
+        pairs[0].matvecs,  # type: ignore[index]
+        pairs[0].value,  # type: ignore[index]
+        pairs[0].residual / pairs[0].value,  # type: ignore[index]
+    )
+
+
+# The tables -----------------------------------------------------------------------------------
+
+
+def eigenvalue_lines(device: str, x: Tensor, y: Tensor) -> list[Line]:
+    judge = sl.hessian(sl.Objective(trained().to(device), (x, y), F.cross_entropy), compile=False)
+    judge = replace(judge, coarse=None)
+    contenders: dict[str, Callable[..., tuple[float, Tensor, float]]] = {
+        "PyHessian": pyhessian_eigenvalue,
+        "curvlinops + eigsh": curvlinops_eigenvalue,
+        "spiritlevel": lambda m, a, b: our_eigenvalue(m, a, b, "auto"),
+    }
+    lines = []
+    for tuned in (False, True) if device == "cuda" else (False,):
+        torch.backends.cudnn.benchmark = tuned
+        for name, run in contenders.items():
+            model = trained().to(device)
+            with contextlib.redirect_stdout(io.StringIO()):  # peers chat
+                run(model, x[:256], y[:256])  # warm up kernels and lazy imports
+                seconds, found = timed(device, lambda r=run, m=model: r(m, x, y))
+            value, vector, products = found  # type: ignore[misc]
+            v = vector.to(device=device, dtype=torch.float32)
+            v = v / v.norm()
+            residual = float((judge @ v - value * v).norm()) / abs(value)
+            label = name + (", cudnn.benchmark" if tuned else "")
+            lines.append(Line(label, seconds, products, value, residual))
+            gc.collect()
+            print(lines[-1], flush=True)
+    torch.backends.cudnn.benchmark = False
+    if device == "cuda":
+        lines.append(our_warm_eigenvalue(trained().to(device), x, y, device))
+    return lines
+
+
+def product_lines(device: str, x: Tensor, y: Tensor, repeats: int) -> list[Line]:
+    lines = []
+    for tuned in (False, True) if device == "cuda" else (False,):
+        torch.backends.cudnn.benchmark = tuned
+        end = ", cudnn.benchmark" if tuned else ""
+        model = trained().to(device)
+        plain = double_backward_product(model, x, y)
+        lines.append(Line(f"double backward{end}", median(device, plain, repeats)))
+        peer = pyhessian_product(model, x, y)
+        lines.append(Line(f"PyHessian product{end}", median(device, peer, repeats)))
+        operator = curvlinops_operator(model, x, y)
+        v = torch.randn(sum(p.numel() for p in model.parameters()), device=device)
+        lines.append(
+            Line(f"curvlinops product{end}", median(device, lambda: operator @ v, repeats))  # type: ignore[operator]
+        )
+        print(*lines[-3:], sep="\n", flush=True)
+    torch.backends.cudnn.benchmark = False
+    return lines + our_products(trained().to(device), x, y, device, repeats)
+
+
+def transformer_lines(device: str) -> list[Line]:
+    """GPT-2 small by its sizes, random weights, 8 x 512 tokens: time and peak memory."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config()).to(device).eval()
+    ids = torch.randint(0, 50257, (8, 512), device=device)
+    objective = sl.Objective(model, {"input_ids": ids, "labels": ids}, microbatch=8)
+    v = torch.randn(objective.size, device=device)
+    lines = []
+    for rung, compile in (
+        ("jvp of gradient", False),
+        ("double backward", False),
+        ("jvp of gradient", True),
+    ):
+        operator = sl.hessian(objective, rung=rung, compile=compile)
+        operator @ v
+        torch.cuda.reset_peak_memory_stats()
+        seconds = median(device, lambda o=operator: o @ v, 3)
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        how = rung + (", compiled" if compile else "")
+        lines.append(Line(f"GPT-2 small, {how}", seconds, note=f"peak {peak:.1f} GiB"))
+        print(lines[-1], flush=True)
+    seconds = median(device, objective.gradient, 3)
+    return [*lines, Line("GPT-2 small, gradient", seconds)]
+
+
+def show(title: str, lines: list[Line], base: str) -> None:
+    reference = next((line.seconds for line in lines if line.what == base), None)
+    print(f"\n{title}\n| what | seconds | {base} / this | products | value | true residual | note |")
+    print("|---|---|---|---|---|---|---|")
+    for line in lines:
+        ratio = f"{reference / line.seconds:.1f}" if reference else ""
+        cells = [
+            line.what,
+            f"{line.seconds:.3f}",
+            ratio,
+            "" if line.products is None else f"{line.products:.3g}",
+            "" if line.value is None else f"{line.value:.3f}",
+            "" if line.residual is None else f"{line.residual:.1e}",
+            line.note,
+        ]
+        print("| " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--images", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--transformer", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="also estimate the trace")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = options.device
+    images = options.images or (10_000 if device == "cuda" else 1_000)
+    x, y = (t.to(device) for t in cifar10(images))
+    print(f"torch {torch.__version__}, {device}, {images} images, {torch.get_num_threads()} threads")
+    tables = {
+        "Top eigenvalue": eigenvalue_lines(device, x, y),
+        "One product": product_lines(device, x, y, options.repeats),
+    }
+    if options.transformer:
+        tables["Transformer"] = transformer_lines(device)
+    bases = {
+        "Top eigenvalue": "PyHessian",
+        "One product": "PyHessian product",
+        "Transformer": "GPT-2 small, double backward",
+    }
+    for title, lines in tables.items():
+        show(title, lines, bases[title])
+    if options.trace:
+        objective = sl.Objective(trained().to(device), (x, y), F.cross_entropy)
+        print("\ntrace", sl.trace(sl.hessian(objective), method="hutch++", rtol=0.03))
+    if options.json:
+        rows = {title: [asdict(line) for line in lines] for title, lines in tables.items()}
+        options.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The same numbers on a GPU; skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import CASES, TOLERANCE, Case, randn
+from torch import nn
+
+import spiritlevel as sl
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_gpu_and_cpu_agree(case: Case) -> None:
+    here, there = case.objective(), case.objective(device="cuda")
+    v = randn(here.size)
+    tolerance = TOLERANCE.get(case.name, 1e-9)
+    for make in (sl.hessian, sl.ggn):
+        on_cpu, on_gpu = make(here), make(there)
+        assert on_gpu.device.type == "cuda"
+        product = on_gpu @ v
+        assert product.is_cuda
+        scale = float((on_cpu @ v).norm())
+        torch.testing.assert_close(product.cpu(), on_cpu @ v, rtol=0, atol=tolerance * scale)
+
+
+def test_probes_are_the_same_on_both() -> None:
+    case = CASES[0]
+    found = [
+        sl.trace(sl.hessian(case.objective(device=d)), seed=3, budget=30) for d in ("cpu", "cuda")
+    ]
+    assert found[0].value == pytest.approx(found[1].value, rel=1e-9)
+
+
+def test_compiled_products_agree_and_images_lie_channels_last() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x, y = torch.randn(64, 3, 16, 16), torch.randint(0, 8, (64,))
+    objective = sl.Objective(net, (x, y), F.cross_entropy, device="cuda", dtype=torch.float64)
+    assert objective.batches[0][0].is_contiguous(memory_format=torch.channels_last)
+    v = torch.randn(objective.size, dtype=torch.float64)
+    eager, fast = sl.hessian(objective, compile=False), sl.hessian(objective, compile=True)
+    torch.testing.assert_close(fast @ v, eager @ v, rtol=1e-9, atol=1e-12)
+
+    class Views(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self[0](x).view(len(x), -1)  # impossible for channels-last activations
+
+    kept = sl.Objective(Views(nn.Conv2d(3, 2, 3)), (x, y), F.cross_entropy, device="cuda")
+    assert kept.batches[0][0].is_contiguous()
+    assert kept.value() > 0
