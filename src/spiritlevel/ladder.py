@@ -95,8 +95,9 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
     """The first rung that runs and agrees with a finite difference of gradients."""
     if only is not None and only not in RUNGS:
         raise SpiritlevelError(f"rung is {only!r}; choose one of {', '.join(RUNGS)}")
-    small, batch = _small_copy(objective)
-    direction = _direction(small)
+    rough = hardest(objective, CHECK_EXAMPLES)
+    small = _raised(rough)
+    batch, direction = small.batches[0], _direction(small)
     truths: dict[float, Tensor] = {}
     refused: dict[str, str] = {}
     with objective.smooth():
@@ -105,7 +106,7 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 continue
             try:
                 found = product(small, batch, [direction])[0]
-                rounding = _rounding(found, product, objective, direction)
+                rounding = _rounding(found, product, rough, direction)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
@@ -150,24 +151,22 @@ def _disagreement(
     return best
 
 
-def _rounding(found: Tensor, product: Product, objective: Objective, direction: Tensor) -> float:
+def _rounding(found: Tensor, product: Product, rough: Objective, direction: Tensor) -> float:
     """How far the product in the working precision is from the one in float64."""
-    if found.dtype == objective.dtype or product is difference_of_gradients:
+    if found.dtype == rough.dtype or product is difference_of_gradients:
         return torch.finfo(found.dtype).eps
-    small = hardest(objective, CHECK_EXAMPLES)
-    rough = product(small, small.batches[0], [direction.to(objective.dtype)])[0]
+    rounded = product(rough, rough.batches[0], [direction.to(rough.dtype)])[0]
     scale = float(found.norm())
-    return float((rough.double() - found).norm()) / scale if scale else 0.0
+    return float((rounded.double() - found).norm()) / scale if scale else 0.0
 
 
-def _small_copy(objective: Objective) -> tuple[Objective, Batch]:
-    """A few examples in float64, or in the working precision if the model insists on it."""
-    small = hardest(objective, CHECK_EXAMPLES)
-    if small.dtype != torch.float64:
-        try:
-            raised = small.to(torch.float64)
-            raised.gradient()
-            small = raised
-        except (RuntimeError, TypeError):  # tensors of a fixed precision inside the model
-            return small, small.batches[0]
-    return small, small.batches[0]
+def _raised(rough: Objective) -> Objective:
+    """The same in float64, or as it is if the model insists on its precision."""
+    if rough.dtype == torch.float64:
+        return rough
+    try:
+        raised = rough.to(torch.float64)
+        raised.gradient()
+    except (RuntimeError, TypeError):  # tensors of a fixed precision inside the model
+        return rough
+    return raised

@@ -96,8 +96,7 @@ class Objective:
         with kept_rng():
             self._loss = adapt(loss, self._model, self._batches[0])
             self._lay_out()
-            self._refuse_chance()
-            self.separable = self._is_separable()
+            self.separable = self._check_examples()
             self._batches = self._cut(microbatch)
             self._measure_data()
 
@@ -289,8 +288,8 @@ class Objective:
 
     @torch.no_grad()
     def _sum_and_count(self) -> tuple[float, float]:
-        totals = [self.total(self._params, batch) for batch in self._batches]
-        return sum(float(t) for t, _ in totals), sum(float(n) for _, n in totals)
+        sums, counts = zip(*(self._total_of(batch) for batch in self._batches), strict=True)
+        return sum(sums), sum(counts)
 
     def _measure_data(self) -> None:
         """Fix the counts, and meet a loss that is not finite at the door."""
@@ -325,41 +324,39 @@ class Objective:
         self._params = {name: own[name].detach() for name in self._params}
 
     @torch.no_grad()
-    def _refuse_chance(self) -> None:
-        exact = self._exact_few()
-        once, again = (float(exact.total(exact._params, exact._batches[0])[0]) for _ in range(2))
+    def _check_examples(self) -> bool:
+        """Refuse chance; tell whether the loss of a batch is the sum over its examples."""
+        exact, (once, count) = self._exact_few()
+        few = exact._batches[0]
+        again, _ = exact._total_of(few)
         if math.isfinite(once) and not math.isclose(once, again, rel_tol=1e-7):
             raise SpiritlevelError(
                 f"the loss differs between two evaluations ({once} and {again}): "
                 'dropout or other randomness in train mode; use mode="eval", or fix the masks '
                 "with seed=0"
             )
-
-    @torch.no_grad()
-    def _is_separable(self) -> bool:
-        """Whether the loss of a batch is the sum over its examples."""
-        exact = self._exact_few()
-        few = exact._batches[0]
         if not frozen.divisible(few):
             return all(frozen.examples(batch) == 1 for batch in self._batches)
         third = -(-frozen.examples(few) // 3)
-        parts = (few, frozen.rows(few, slice(0, third)), frozen.rows(few, slice(third, None)))
-        totals = [tuple(map(float, exact.total(exact._params, part))) for part in parts]
-        (whole, count), *rest = totals
-        return not math.isfinite(whole) or (
-            math.isclose(whole, sum(s for s, _ in rest), rel_tol=1e-4, abs_tol=1e-9)
-            and math.isclose(count, sum(n for _, n in rest), rel_tol=1e-6)
+        parts = (frozen.rows(few, slice(0, third)), frozen.rows(few, slice(third, None)))
+        sums, counts = zip(*(exact._total_of(part) for part in parts), strict=True)
+        return not math.isfinite(once) or (
+            math.isclose(once, sum(sums), rel_tol=1e-4, abs_tol=1e-9)
+            and math.isclose(count, sum(counts), rel_tol=1e-6)
         )
 
-    def _exact_few(self) -> Objective:
+    def _total_of(self, batch: Batch) -> tuple[float, float]:
+        total, count = self.total(self._params, batch)
+        return float(total), float(count)
+
+    def _exact_few(self) -> tuple[Objective, tuple[float, float]]:
         """Some examples in float64 (tf32 would blur the checks), if the model can run so."""
-        small = self._replaced(_batches=[self.few(32)])
+        small = self._replaced(_batches=[self.few(16)])
         try:
             raised = small.to(torch.float64)
-            raised.total(raised._params, raised._batches[0])
+            return raised, raised._total_of(raised._batches[0])
         except RuntimeError:  # tensors of a fixed precision inside the model
-            return small
-        return raised
+            return small, small._total_of(small._batches[0])
 
     def _cut(self, microbatch: int | None) -> list[Batch]:
         if self.separable and microbatch is None and not self._loss.joins_examples:

@@ -22,11 +22,20 @@ def hardest(objective: Objective, n: int, pool: int = 32) -> Objective:
     batch = objective.batches[0]
     if objective.separable and frozen.divisible(batch):
         batch = objective.few(pool)
-        singles = [frozen.rows(batch, slice(i, i + 1)) for i in range(frozen.examples(batch))]
-        losses = torch.stack([objective.total(objective.params, one)[0] for one in singles])
-        hard = losses.argsort(descending=True)[:n].sort().values
+        hard = _losses(objective, batch).argsort(descending=True)[:n].sort().values
         batch = map_tensors(lambda t: t[hard.to(t.device)], batch)
     return objective.on([batch])
+
+
+def _losses(objective: Objective, batch: Batch) -> Tensor:
+    """The loss of every example; from one pass through the model where outputs can be cut."""
+    singles = [frozen.rows(batch, slice(i, i + 1)) for i in range(frozen.examples(batch))]
+    on_outputs = objective.loss.on_outputs
+    if on_outputs is None:
+        return torch.stack([objective.total(objective.params, one)[0] for one in singles])
+    outputs = objective.outputs(objective.params, batch).split(1)
+    losses = [on_outputs(out, one)[0] for out, one in zip(outputs, singles, strict=True)]
+    return torch.stack(losses)
 
 
 def curved_part(objective: Objective, share: float) -> Objective | None:
