@@ -226,7 +226,9 @@ def eigenvalue_lines(device: str, x: Tensor, y: Tensor) -> list[Line]:
 
 def middle(peer: str, lines: list[Line], end: str = "") -> Line:
     """The median over the seeds of a peer whose stopping is a matter of luck."""
-    runs = [line for line in lines if line.what.startswith(f"{peer}, seed") and line.what.endswith(end)]
+    runs = [
+        line for line in lines if line.what.startswith(f"{peer}, seed") and line.what.endswith(end)
+    ]
     runs = [line for line in runs if end or "cudnn" not in line.what]
     median_run = sorted(runs, key=lambda line: line.seconds)[len(runs) // 2]
     return replace(median_run, what=f"{peer}{end}", note="the median of its seeds")
@@ -281,7 +283,9 @@ def transformer_lines(device: str) -> list[Line]:
 
 def show(title: str, lines: list[Line], base: str) -> None:
     reference = next((line.seconds for line in lines if line.what == base), None)
-    print(f"\n{title}\n| what | seconds | {base} / this | products | value | true residual | note |")
+    print(
+        f"\n{title}\n| what | seconds | {base} / this | products | value | true residual | note |"
+    )
     print("|---|---|---|---|---|---|---|")
     for line in lines:
         ratio = f"{reference / line.seconds:.1f}" if reference else ""
@@ -309,7 +313,9 @@ def main() -> None:
     device = options.device
     images = options.images or (10_000 if device == "cuda" else 1_000)
     x, y = (t.to(device) for t in cifar10(images))
-    print(f"torch {torch.__version__}, {device}, {images} images, {torch.get_num_threads()} threads")
+    print(
+        f"torch {torch.__version__}, {device}, {images} images, {torch.get_num_threads()} threads"
+    )
     tables = {
         "Top eigenvalue": eigenvalue_lines(device, x, y),
         "One product": product_lines(device, x, y, options.repeats),

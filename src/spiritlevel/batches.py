@@ -45,9 +45,11 @@ def rows(batch: Batch, index: slice) -> Batch:
 
 
 def divisible(batch: Batch) -> bool:
-    """Whether every tensor of the batch has one row per example, more than one in all."""
+    """Whether the batch is of tensors alone, one row per example, and of more than one example."""
     n = examples(batch)
-    return n > 1 and all(t.ndim and t.shape[0] == n for t in leaves(batch))
+    if n <= 1 or not _only_tensors(batch):
+        return False
+    return all(t.ndim > 0 and t.shape[0] == n for t in leaves(batch))
 
 
 def regroup(batches: list[Batch], size: int) -> list[Batch]:
@@ -67,12 +69,21 @@ def regroup(batches: list[Batch], size: int) -> list[Batch]:
     return cut
 
 
+def _only_tensors(tree: Any) -> bool:
+    if isinstance(tree, Mapping):
+        return all(_only_tensors(value) for value in tree.values())
+    if isinstance(tree, (tuple, list)):
+        return all(_only_tensors(item) for item in tree)
+    return isinstance(tree, Tensor)
+
+
 def _is_one_batch(data: Any) -> bool:
     if isinstance(data, (Tensor, Mapping)):
         return True
-    return (
-        isinstance(data, tuple) and 0 < len(data) <= 3 and all(isinstance(t, Tensor) for t in data)
-    )
+    if not isinstance(data, tuple) or not 0 < len(data) <= 3:
+        return False
+    # (x, y), (x, y, weight), or several inputs in the place of x
+    return isinstance(data[-1], Tensor) and all(isinstance(t, Tensor) for t in data[1:])
 
 
 def _as_iterable(data: Any) -> Iterable[Batch]:

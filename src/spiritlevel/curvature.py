@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vjp
+from torch.func import jvp
 
 from spiritlevel.batches import Batch
 from spiritlevel.compiled import CompileChoice, Engine
@@ -17,7 +17,7 @@ from spiritlevel.ladder import climb
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
 from spiritlevel.parts import curved_part, hardest
-from spiritlevel.tensors import columns, flatten, gaussian, generator, unflatten
+from spiritlevel.tensors import columns, gaussian, generator, unflatten
 
 FisherKind = Literal["true", "sampled", "empirical"]
 # (outputs, J v, batch, number of the batch) -> A J v, for an A in output space
@@ -91,9 +91,9 @@ def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) ->
             f"fisher(kind={kind!r}) needs a loss whose likelihood is known: cross_entropy, "
             'binary_cross_entropy_with_logits or mse_loss; use ggn() or kind="empirical"'
         )
-    if kind != "empirical" and objective.loss.class_weights:
+    if kind != "empirical" and objective.loss.altered:
         raise SpiritlevelError(
-            f"fisher(kind={kind!r}) has no meaning with class weights in the loss; "
+            f"fisher(kind={kind!r}) has no meaning with {objective.loss.altered} in the loss; "
             'use ggn() or kind="empirical"'
         )
     action = actions[kind](objective)
@@ -124,7 +124,7 @@ def _true_fisher(objective: Objective) -> OutputAction:
         if loss.likelihood == "softmax":
             p = out.softmax(loss.class_axis)
             return weight * p * (tangent - (p * tangent).sum(loss.class_axis, keepdim=True))
-        d = out[0].numel()  # the loss averages over the d outputs of an example
+        d = loss.averaged(out)
         if loss.likelihood == "bernoulli":
             p = out.sigmoid()
             return weight * p * (1 - p) * tangent / d**2
@@ -198,9 +198,14 @@ def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
         def outputs(params: Params) -> Tensor:
             return objective.outputs(params, batch)
 
-        tangent = push(outputs, objective.params, objective.named(v))
-        out, pull = vjp(outputs, objective.params)
-        return flatten(pull(action(out.detach(), tangent.detach(), batch, number))[0])
+        tangent = push(outputs, objective.params, objective.named(v)).detach()
+        point = {k: p.clone().requires_grad_() for k, p in objective.params.items()}
+        out = outputs(point)
+        bent = action(out.detach(), tangent, objective.here(batch), number)
+        pieces = torch.autograd.grad(
+            out, list(point.values()), grad_outputs=bent, materialize_grads=True
+        )
+        return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def matvec(v: Tensor) -> Tensor:
         with objective.smooth():

@@ -113,12 +113,13 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 refused[name] = str(error).strip().splitlines()[0][:160]
                 continue
             check = _disagreement(found, small, batch, direction, truths)
-            if check <= TOLERANCE[small.dtype] or name == "difference of gradients":
+            if check <= TOLERANCE[small.dtype]:
                 return Rung(name, product, check, small.dtype, rounding, refused)
             refused[name] = f"differs from a finite difference by {check:.1e}"
     raise SpiritlevelError(
-        f"no Hessian-vector product for this model; tried {refused}. "
-        "Leave rung out, so that differences of gradients can be used"
+        "no Hessian-vector product of this model agrees with a finite difference of gradients: "
+        + "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        + ". The loss may not be twice differentiable at this point; or leave rung out"
     )
 
 
@@ -153,8 +154,10 @@ def _disagreement(
 
 def _rounding(found: Tensor, product: Product, rough: Objective, direction: Tensor) -> float:
     """How far the product in the working precision is from the one in float64."""
-    if found.dtype == rough.dtype or product is difference_of_gradients:
+    if found.dtype == rough.dtype:
         return torch.finfo(found.dtype).eps
+    if product is difference_of_gradients:  # made in float64 for the working precision too
+        return torch.finfo(rough.dtype).eps
     rounded = product(rough, rough.batches[0], [direction.to(rough.dtype)])[0]
     scale = float(found.norm())
     return float((rounded.double() - found).norm()) / scale if scale else 0.0

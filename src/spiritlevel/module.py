@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -36,11 +37,15 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
 
 
 def private_copy(module: nn.Module) -> nn.Module:
-    """A deep copy, also where the module keeps activations that autograd made."""
+    """A deep copy, also where the module keeps activations of an earlier pass."""
     memo: dict[int, object] = {}
     for part in module.modules():
         for value in vars(part).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
+            if not isinstance(value, Tensor):
+                continue
+            if torch._C._functorch.is_functorch_wrapped_tensor(value):  # dead after its transform
+                memo[id(value)] = torch.empty(0)
+            elif not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     duplicate = copy.deepcopy(module, memo)
     config = getattr(duplicate, "config", None)
@@ -49,12 +54,29 @@ def private_copy(module: nn.Module) -> nn.Module:
     return duplicate
 
 
+def cast(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Move in place; complex tensors (rotary tables) keep their imaginary parts."""
+    wide = torch.complex128 if dtype == torch.float64 else torch.complex64
+
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(device=device, dtype=wide)
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+    return module._apply(move)
+
+
 def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str, nn.Parameter]:
     """The trainable parameters whose names match; tied ones once, under their first name."""
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not trainable:
         raise SpiritlevelError(
             "the model has no trainable parameter; set requires_grad=True on those to measure"
+        )
+    if any(p.is_complex() for p in trainable.values()):
+        raise SpiritlevelError(
+            "the model has complex trainable parameters; keep their real and imaginary parts apart "
+            "(torch.view_as_real), or freeze them"
         )
     if patterns is None:
         return trainable
@@ -88,17 +110,24 @@ def load_weights(module: nn.Module, path: Path) -> None:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise SpiritlevelError(f"no file {path}") from None
-    except pickle.UnpicklingError:
+    except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
+        if not isinstance(error, pickle.UnpicklingError):
+            raise SpiritlevelError(f"{path} cannot be read as a checkpoint: {error}") from None
         raise SpiritlevelError(
             f"{path} holds pickled code, which is not run; save model.state_dict() instead, "
             "best as safetensors"
         ) from None
+    if not isinstance(state, Mapping):
+        raise SpiritlevelError(f"{path} holds a {type(state).__name__}; save model.state_dict()")
     if isinstance(state.get("state_dict"), Mapping):  # Lightning and many training scripts
         state = state["state_dict"]
     state = {
         name.removeprefix("_orig_mod.").removeprefix("module."): t for name, t in state.items()
     }
-    result = module.load_state_dict(state, strict=False)
+    try:
+        result = module.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # shapes that differ
+        raise SpiritlevelError(f"{path} does not fit the model: {error}") from None
     tied = _tied_names(module)
     missing = [name for name in result.missing_keys if name not in tied]
     if missing or result.unexpected_keys:

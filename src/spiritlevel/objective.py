@@ -17,8 +17,8 @@ from torch.func import functional_call, grad, vmap
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss import Loss, Total, adapt
-from spiritlevel.module import choose, private_copy, saved_bytes, unwrap, working_dtype
+from spiritlevel.loss import Loss, Total, adapt, moved
+from spiritlevel.module import cast, choose, private_copy, saved_bytes, unwrap, working_dtype
 from spiritlevel.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
 
@@ -85,7 +85,7 @@ class Objective:
             notes.append(note)
         first = next(iter(chosen.values()))
         self.device = torch.device(device) if device is not None else first.device
-        self._model = private_copy(module).to(device=self.device, dtype=self.dtype)
+        self._model = cast(private_copy(module), self.dtype, self.device)
         self._model.train(mode == "train").requires_grad_(False)
         self._scope = _Scope(self._model)
         own = dict(self._model.named_parameters())
@@ -94,9 +94,12 @@ class Objective:
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self.notes = tuple(notes)
         with kept_rng():
-            self._loss = adapt(loss, self._model, self._batches[0])
+            self._loss = moved(adapt(loss, self._model, self._batches), self.dtype, self.device)
             self._lay_out()
             self.separable = self._check_examples()
+            if not self.separable and mode == "eval" and len(self._batches) > 1:
+                notes.append("the loss is no sum over examples: its mean depends on the batches")
+                self.notes = tuple(notes)
             self._batches = self._cut(microbatch)
             self._measure_data()
 
@@ -194,7 +197,7 @@ class Objective:
         with self.smooth():
             try:
                 rows = torch.cat([every(self._params, batch) for batch in self._batches])
-            except (RuntimeError, ValueError):  # no batching rule, or data-dependent control flow
+            except (RuntimeError, ValueError, IndexError):  # no batching rule, or control flow
                 rows = torch.stack([self.gradient_sum(e) for e in self._each_example()])
         return rows * (self.examples / self.count)
 
@@ -203,11 +206,15 @@ class Objective:
 
         Batches of unequal lengths (padded text) are laid out as rows of logits.
         """
-        with torch.no_grad():
+        with torch.no_grad(), kept_rng():
             found = [self.outputs(self._params, batch) for batch in self._batches]
         if any(out.shape[1:] != found[0].shape[1:] for out in found):
             found = [out.reshape(-1, out.shape[-1]) for out in found]
         return torch.cat(found)
+
+    def here(self, batch: Batch) -> Batch:
+        """The batch on the device; data too large to live there travel batch by batch."""
+        return map_tensors(lambda t: t.to(self.device, non_blocking=True), batch)
 
     # Other points, other data ----------------------------------------------------------------
 
@@ -252,7 +259,8 @@ class Objective:
     def to(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
         other = self._replaced(dtype=dtype)
-        other._model = copy.deepcopy(self._model).to(dtype)
+        other._model = cast(private_copy(self._model), dtype, self.device)
+        other._loss = moved(self._loss, dtype, self.device)
         other._scope = _Scope(other._model)
         other._params = {k: v.to(dtype) for k, v in self._params.items()}
         other._batches = [map_tensors(other._place, batch) for batch in self._batches]
@@ -268,10 +276,10 @@ class Objective:
         state = {f"model.{name}": tensor for name, tensor in params.items()}
         if self.mode == "train":  # BatchNorm writes into its buffers: give it copies
             state |= {f"model.{k}": b.clone() for k, b in self._model.named_buffers()}
-        batch = map_tensors(lambda t: t.to(self.device, non_blocking=True), batch)
-        if self.seed is None:
+        batch = self.here(batch)
+        if self.seed is None and not torch.is_autocast_enabled(self.device.type):
             return functional_call(self._scope, state, (action, batch))
-        with fixed_rng(self.seed):
+        with fixed_rng(self.seed), torch.autocast(self.device.type, enabled=False):
             return functional_call(self._scope, state, (action, batch))
 
     def _replaced(self, **changes: Any) -> Objective:
@@ -283,12 +291,13 @@ class Objective:
         if tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
         if self.device.type == "cuda" and tensor.nbytes > 0.1 * _free_bytes(self.device):
-            return tensor.cpu()  # too large to live on the device: it travels batch by batch
+            return tensor.cpu()
         return tensor.to(self.device)
 
     @torch.no_grad()
     def _sum_and_count(self) -> tuple[float, float]:
-        sums, counts = zip(*(self._total_of(batch) for batch in self._batches), strict=True)
+        with kept_rng():
+            sums, counts = zip(*(self._total_of(batch) for batch in self._batches), strict=True)
         return sum(sums), sum(counts)
 
     def _measure_data(self) -> None:
@@ -339,7 +348,10 @@ class Objective:
             return all(frozen.examples(batch) == 1 for batch in self._batches)
         third = -(-frozen.examples(few) // 3)
         parts = (frozen.rows(few, slice(0, third)), frozen.rows(few, slice(third, None)))
-        sums, counts = zip(*(exact._total_of(part) for part in parts), strict=True)
+        try:
+            sums, counts = zip(*(exact._total_of(part) for part in parts), strict=True)
+        except ValueError:  # batch statistics of one example do not exist
+            return False
         return not math.isfinite(once) or (
             math.isclose(once, sum(sums), rel_tol=1e-4, abs_tol=1e-9)
             and math.isclose(count, sum(counts), rel_tol=1e-6)
@@ -379,7 +391,7 @@ class Objective:
         with differentiable(recurrent=self._recurrent):
             point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
             more, less = (saved_bytes(lambda b=b: self.total(point, b)[0]) for b in (few, half))
-        each = max((more - less) / max(n - n // 2, 1), 1.0)
+        each = max((more - less) / (n - n // 2) if n > 1 else more, 1.0)
         room = CUDA_SHARE * _free_bytes(self.device) if self.device.type == "cuda" else CPU_BYTES
         return max(int(room / (PEAK_FACTOR * each)), 1)
 

@@ -33,9 +33,11 @@ def _losses(objective: Objective, batch: Batch) -> Tensor:
     on_outputs = objective.loss.on_outputs
     if on_outputs is None:
         return torch.stack([objective.total(objective.params, one)[0] for one in singles])
-    outputs = objective.outputs(objective.params, batch).split(1)
-    losses = [on_outputs(out, one)[0] for out, one in zip(outputs, singles, strict=True)]
-    return torch.stack(losses)
+    outputs = objective.outputs(objective.params, batch)
+    if outputs.ndim == 0 or len(outputs) != len(singles):
+        return torch.stack([objective.total(objective.params, one)[0] for one in singles])
+    pairs = zip(outputs.split(1), singles, strict=True)
+    return torch.stack([on_outputs(out, objective.here(one))[0] for out, one in pairs])
 
 
 def curved_part(objective: Objective, share: float) -> Objective | None:
@@ -47,7 +49,10 @@ def curved_part(objective: Objective, share: float) -> Objective | None:
     if not objective.separable or objective.loss.on_outputs is None:
         return None
     batches = objective.batches
-    scores = torch.cat([_output_curvature(objective, b, i) for i, b in enumerate(batches)])
+    found = [_output_curvature(objective, batch, i) for i, batch in enumerate(batches)]
+    if any(len(s) != frozen.examples(batch) for s, batch in zip(found, batches, strict=True)):
+        return None
+    scores = torch.cat(found)
     keep = torch.zeros(len(scores), dtype=torch.bool)
     keep[scores.argsort(descending=True)[: max(int(share * len(scores)), 1)].cpu()] = True
     sizes = [frozen.examples(batch) for batch in batches]
@@ -65,6 +70,7 @@ def _output_curvature(objective: Objective, batch: Batch, number: int, probes: i
     assert on_outputs is not None
     with torch.no_grad():
         out = objective.outputs(objective.params, batch)
+    out, batch = out.reshape(1) if out.ndim == 0 else out, objective.here(batch)
     scores = torch.zeros(len(out), device=out.device, dtype=out.dtype)
     with differentiable():
         z = out.detach().requires_grad_()

@@ -42,14 +42,14 @@ def fixed_rng(seed: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def differentiable(*, recurrent: bool = False) -> Iterator[None]:
-    """Kernels with first derivatives, whatever mode the caller is in.
+    """Kernels with first derivatives, whatever mode the caller is in; draws leave no trace.
 
     cuDNN's recurrent kernels refuse a backward pass in eval mode, so they are put aside.
     """
     cudnn = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = cudnn and not recurrent
     try:
-        with torch.inference_mode(False), torch.enable_grad():
+        with kept_rng(), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         torch.backends.cudnn.enabled = cudnn

@@ -100,11 +100,11 @@ def generator(seed: int | torch.Generator) -> torch.Generator:
 
 def rademacher(size: int, draws: torch.Generator, like: Tensor) -> Tensor:
     """A vector of random signs on the device of `like`."""
-    signs = torch.randint(0, 2, (size,), generator=draws, dtype=torch.int8).mul_(2).sub_(1)
+    signs = torch.randint(0, 2, (size,), generator=draws, dtype=torch.int8, device="cpu") * 2 - 1
     return signs.to(device=like.device).to(like.dtype)
 
 
 def gaussian(size: int | Sequence[int], draws: torch.Generator, like: Tensor) -> Tensor:
     """A standard normal tensor on the device of `like`, drawn in double precision."""
     shape = (size,) if isinstance(size, int) else tuple(size)
-    return torch.randn(shape, generator=draws, dtype=torch.float64).to(like)
+    return torch.randn(shape, generator=draws, dtype=torch.float64, device="cpu").to(like)

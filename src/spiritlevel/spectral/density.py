@@ -32,6 +32,7 @@ class Density:
     weights: Tensor
     size: int
     sigma: float
+    resolution: float
     matvecs: float
     seconds: float
     status: Status = Status.CONVERGED
@@ -39,13 +40,16 @@ class Density:
     def count_below(self, threshold: float) -> Estimate:
         """How many eigenvalues lie below `threshold`.
 
-        The error joins the spread over the probes with the weight of the node next to the
-        threshold, which quadrature cannot place to either side.
+        The error joins the spread over the probes with what cannot be placed to either side:
+        half the weight of the node next to the threshold, or of all within `resolution` of it.
         """
-        below = self.nodes < threshold
-        counts = self.size * (self.weights * below).sum(1)
-        nearest = (self.nodes - threshold).abs().argmin(1, keepdim=True)
-        unsure = self.size * self.weights.gather(1, nearest).mean() / 2
+        away = (self.nodes - threshold).abs()
+        blurred = away <= self.resolution
+        below = (self.nodes < threshold) & ~blurred
+        middle = 0.5 * self.weights * blurred
+        counts = self.size * ((self.weights * below).sum(1) + middle.sum(1))
+        nearest = 0.5 * self.weights.gather(1, away.argmin(1, keepdim=True)).mean()
+        unsure = self.size * max(float(nearest), float(middle.sum(1).mean()))
         spread = standard_error(counts)
         return Estimate(
             float(counts.mean()),
@@ -105,6 +109,7 @@ def density(
         weights=weights,
         size=operator.size,
         sigma=width,
+        resolution=_resolution(operator) * float(nodes.abs().max()),
         matvecs=len(rules) * steps * operator.cost,
         seconds=time.perf_counter() - begin,
         status=status,
@@ -119,10 +124,18 @@ def negative_eigenvalues(
     steps: int = 60,
     seed: int | torch.Generator = 0,
 ) -> Estimate:
-    """How many eigenvalues lie below -threshold, from the density."""
+    """How many eigenvalues lie below -threshold, from the density.
+
+    Rounding scatters zeros to both sides, so a threshold below the resolution is raised to it.
+    """
     if threshold < 0:
         raise SpiritlevelError(
             f"threshold={threshold}: give a size >= 0; it counts below its minus"
         )
     found = density(operator, probes=probes, steps=steps, seed=seed)
-    return found.count_below(-threshold)
+    return found.count_below(-max(threshold, 2 * found.resolution))
+
+
+def _resolution(operator: Operator) -> float:
+    """Relative to the norm: how far apart two nodes must be to be told apart."""
+    return max(operator.rounding or 0.0, 100 * torch.finfo(operator.dtype).eps)

@@ -29,7 +29,7 @@ class Krylov:
         rows = min(self.capacity + self.pending, operator.size)
         self.basis = start.new_zeros((rows, operator.size))
         self.basis[: self.pending] = torch.linalg.qr(columns)[0].T
-        self.coefficients = torch.zeros(rows, self.capacity, dtype=torch.float64)
+        self.coefficients = torch.zeros(rows, self.capacity, dtype=torch.float64, device="cpu")
         self.length = 0
         self.products = 0
 
@@ -90,7 +90,7 @@ class Krylov:
     def _orthogonalize(self, w: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Twice is enough (Kahan and Parlett)."""
         known = self.basis[:count]
-        column = torch.zeros(count, dtype=torch.float64)
+        column = torch.zeros(count, dtype=torch.float64, device="cpu")
         for _ in range(2):
             part = known @ w
             w = w - part @ known

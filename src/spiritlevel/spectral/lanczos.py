@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,8 +19,13 @@ from spiritlevel.tensors import gaussian, generator
 
 Which = Literal["largest", "smallest", "magnitude", "both"]
 COARSE_TOL = 0.03
+PATIENCE = 4
 LEADING = 6
+RUNNERS_UP = 0.2
 FRESH_SHARE = 0.05  # of a warm start that is random, so that no eigenvector can hide
+
+
+Scale = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ def eigenpairs(
     relative is warmed up on that first.
     """
     wanted = k if which != "both" else 2 * k
+    if budget < 1:
+        raise SpiritlevelError(f"budget={budget}: give at least one product")
     if k < 1 or wanted > operator.size:
         raise SpiritlevelError(
             f"k={k} ({which}) asks for {wanted} eigenvalues of a matrix of size {operator.size}"
@@ -91,17 +99,22 @@ def eigenpairs(
     if memory < wanted + k + 1:
         raise SpiritlevelError(f"memory={memory} vectors is too little for {wanted} eigenpairs")
     begin, draws, spent = time.perf_counter(), generator(seed), 0.0
+    # A loose criterion or a given start may be content with a pair that is not the extreme one:
+    # it must then hold for several products in a row.
+    patience = 1 if start is None and relative_to == "eigenvalue" else PATIENCE
     if start is None:
         start, spent = _start(operator, k, which, draws)
+    else:
+        start = _freshened(start.to(dtype=operator.dtype, device=operator.device), draws)
     krylov = Krylov(operator, start, memory, draws)
     scale = _scale(relative_to)
-    status = _iterate(krylov, k, which, tol, budget, scale)
+    status = _iterate(krylov, k, which, tol, budget, scale, patience)
     values, coordinates, residuals = krylov.ritz()
     order = _select(values, k, which)
     cost = (krylov.products * operator.cost) + spent
     limit = tol * scale(values)
-    # Products that are rounded cannot give a smaller residual than their own error.
-    floor = (operator.rounding or torch.finfo(operator.dtype).eps) * values.abs()
+    # Rounding in the products is seen as asymmetry, which the residual holds, but not all of it.
+    floor = 10 * torch.finfo(operator.dtype).eps * values.abs()
     found = []
     for i in order:
         done = krylov.complete or bool(residuals[i] <= limit[i])
@@ -121,7 +134,9 @@ def eigenpairs(
     )
 
 
-def _scale(relative_to: str):  # type: ignore[no-untyped-def]
+def _scale(relative_to: str) -> Scale:
+    """What residuals are compared with: each eigenvalue, or the norm."""
+
     def scale(values: Tensor) -> Tensor:
         norm = values.abs().max()
         return values.abs() if relative_to == "eigenvalue" else norm.expand_as(values)
@@ -129,8 +144,11 @@ def _scale(relative_to: str):  # type: ignore[no-untyped-def]
     return scale
 
 
-def _iterate(krylov: Krylov, k: int, which: Which, tol: float, budget: int, scale) -> Status:  # type: ignore[no-untyped-def]
+def _iterate(
+    krylov: Krylov, k: int, which: Which, tol: float, budget: int, scale: Scale, patience: int
+) -> Status:
     wanted = k if which != "both" else 2 * k
+    steady = 0
     with bar(budget, f"{which} eigenvalues") as progress:
         try:
             while krylov.products < budget:
@@ -144,10 +162,11 @@ def _iterate(krylov: Krylov, k: int, which: Which, tol: float, budget: int, scal
                 order = _select(values, k, which)
                 worst = (residuals / (scale(values) + 1e-300))[order].max()
                 progress.set_postfix_str(f"residual {float(worst):.1e}")
-                if worst <= tol:
+                steady = steady + 1 if worst <= tol else 0
+                if steady >= patience:
                     return Status.CONVERGED
                 if krylov.full:
-                    krylov.restart(coordinates[:, _keep(values, order, krylov.capacity)])
+                    krylov.restart(coordinates[:, _keep(values, order, which, krylov.capacity)])
         except KeyboardInterrupt:
             if krylov.length <= wanted:
                 raise
@@ -165,27 +184,34 @@ def _select(values: Tensor, k: int, which: Which) -> list[int]:
     return top if which == "largest" else low if which == "smallest" else top + low
 
 
-def _keep(values: Tensor, order: list[int], capacity: int) -> list[int]:
-    """The wanted vectors and their neighbours: half of what fits, from both sides if wanted."""
-    rank = torch.full((len(values),), len(values), dtype=torch.long)
-    for place in order:
-        rank = torch.minimum(rank, (torch.arange(len(values)) - place).abs())
-    return sorted(rank.argsort(stable=True)[: max(capacity // 2, len(order))].tolist())
+def _keep(values: Tensor, order: list[int], which: Which, capacity: int) -> list[int]:
+    """The wanted vectors and the next ones in line: half of what fits."""
+    count = max(capacity // 2, len(order))
+    if which == "magnitude":
+        return sorted(values.abs().argsort(descending=True)[:count].tolist())
+    places = torch.arange(len(values))
+    rank = torch.stack([(places - place).abs() for place in order]).amin(0)
+    return sorted(rank.argsort(stable=True)[:count].tolist())
 
 
 def _start(
     operator: Operator, k: int, which: Which, draws: torch.Generator
 ) -> tuple[Tensor, float]:
-    """k random vectors, or the coarse operator's leading vectors with a random share.
-
-    The share keeps the iteration from stopping at an eigenvector that is not the extreme one.
-    """
+    """k random vectors, or the coarse operator's leading vectors, and what they cost."""
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
-    fresh = gaussian((operator.size, k), draws, like)
-    fresh /= fresh.norm(dim=0)
     if operator.coarse is None:
-        return fresh, 0.0
+        return gaussian((operator.size, k), draws, like), 0.0
     rough = eigenpairs(operator.coarse, k, which=which, tol=COARSE_TOL, seed=draws, budget=60)
-    # for "both" the vectors of the two ends share a column
+    # For "both" the vectors of the two ends share a column. Runners-up are mixed in, since the
+    # order may be another one on all the data.
     warm = rough.vectors.unflatten(1, (-1, k)).sum(1)
-    return warm / warm.norm(dim=0) + FRESH_SHARE * fresh, rough.values[0].matvecs
+    runners_up = rough.leading[:, : k + 2].sum(1, keepdim=True)
+    mixed = warm + RUNNERS_UP * runners_up / runners_up.norm()
+    return _freshened(mixed, draws), rough.values[0].matvecs
+
+
+def _freshened(start: Tensor, draws: torch.Generator) -> Tensor:
+    """The start with a random share, so that no eigenvector can hide from it."""
+    columns = start[:, None] if start.ndim == 1 else start
+    fresh = gaussian(tuple(columns.shape), draws, columns)
+    return columns / columns.norm(dim=0) + FRESH_SHARE * fresh / fresh.norm(dim=0)

@@ -69,7 +69,8 @@ class Probes:
         """(tr A)^2 / ||A||_F^2: how many equal eigenvalues would give these two numbers."""
 
         def ratio(quadratic: Tensor, square: Tensor) -> Tensor:
-            return (quadratic + self.taken_blocks.sum()) ** 2 / (square + self.taken_square)
+            total = square + self.taken_square
+            return (quadratic + self.taken_blocks.sum()) ** 2 / total.clamp(min=1e-300)
 
         value = float(ratio(self.quadratic.mean(), self.squares.mean()))
         n = len(self.squares)
@@ -149,10 +150,12 @@ def probe(
 
     if k == operator.size:
         return state(Status.EXACT)
+    if budget < k + 2:
+        raise SpiritlevelError(f"budget={budget}: at least {k + 2} products are needed here")
     look = MIN_PROBES
     with bar(budget, "probes") as progress:
         try:
-            while len(squares) < MIN_PROBES or k + len(squares) < budget:
+            while k + len(squares) < budget:
                 z = rademacher(operator.size, draws, like)
                 z -= basis @ (basis.T @ z)
                 w = operator.matvec(z)
