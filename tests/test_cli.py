@@ -25,6 +25,9 @@ def net():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
 
+def noisy():
+    return torch.nn.Sequential(net(), torch.nn.Dropout(0.5))
+
 def data():
     g = torch.Generator().manual_seed(1)
     x, y = torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g)
@@ -91,12 +94,22 @@ def test_a_users_model_data_loss_and_weights(mine: Path) -> None:
     )
     assert code == 0
     assert "18 parameters" in text
+    words = ("--model", "mine:noisy", "--data", "mine:data", "--mode", "train", "--only", "loss")
+    assert run(*words, "--seed", "3")[0] == 0  # the seed fixes the masks
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--data", "mine:data"], "--data needs --model"),
+        (["--mode", "train"], "--mode needs --model"),
+        (["--model", "mine:objective", "--dtype", "float64"], "--dtype does not apply to an Obj"),
+        pytest.param(
+            ["--device", "cuda"],
+            "no CUDA device is here; use --device cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
+        ),
+        (["--only", "loss", "--json", "no/such/folder.json"], "No such file or directory"),
         (["--model", "mine:net"], "--data is missing: give package.module:factory"),
         (["--model", "mine"], "--model is 'mine'; write it as package.module:name"),
         (["--model", "nowhere:net"], "--model: no module 'nowhere'"),
@@ -128,6 +141,17 @@ def test_checkpoints_are_never_unpickled(mine: Path) -> None:
     code, text = run(*words, "whole.pt")
     assert code == 2
     assert "holds pickled code, which is not run; save model.state_dict()" in text
+    save_file({"0.weight": torch.zeros(1, 1)}, mine / "shape.safetensors")
+    (mine / "broken.pt").write_bytes(b"nothing")
+    torch.save([1, 2], mine / "list.pt")
+    for name, message in (
+        ("shape.safetensors", "does not fit the model: Error(s) in loading"),
+        ("broken.pt", "cannot be read as a checkpoint|holds pickled code"),
+        ("list.pt", "holds a list; save model.state_dict()"),
+    ):
+        code, text = run(*words, name)
+        assert code == 2
+        assert any(part in text for part in message.split("|")), text
     code, text = run(*words, "part.safetensors")
     assert code == 2
     assert "does not fit the model: missing ['0.bias'" in text

@@ -173,6 +173,47 @@ def test_weights_count_once_in_fisher_and_ggn() -> None:
         close(make(weighted).dense(), make(repeated).dense())
 
 
+def test_fisher_follows_the_reduction_and_refuses_what_is_no_likelihood() -> None:
+    x, y = randn(6, 4), randn(6, 3)
+    summed = sl.Objective(linear(), (x, y), nn.MSELoss(reduction="sum"))
+    close(sl.fisher(summed).dense(), sl.ggn(summed).dense())
+    v = randn(summed.size, seed=5)
+    draws = torch.stack([v @ (sl.fisher(summed, "sampled", seed=s) @ v) for s in range(300)])
+    truth = v @ (sl.fisher(summed) @ v)
+    assert abs(draws.mean() - truth) < 4 * draws.std() / 300**0.5
+    smooth = partial(F.cross_entropy, label_smoothing=0.1)
+    with pytest.raises(sl.SpiritlevelError, match="no meaning with label_smoothing"):
+        sl.fisher(sl.Objective(linear(), (x, labels(6)), smooth))
+
+
+def test_ggn_where_functions_know_no_transforms() -> None:
+    class Activation(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return OldTanh.apply(x)  # type: ignore[return-value]
+
+    case = BY_NAME["mlp"]
+    model = mlp(Activation).double()
+    model.load_state_dict(case.model().state_dict())
+    found = sl.ggn(sl.Objective(model, case.data(), F.cross_entropy))
+    assert found.how.startswith("double vjp; not forward mode:")
+    close(found.dense(), sl.ggn(case.objective()).dense())
+
+
+class OldTanh(torch.autograd.Function):
+    """tanh without setup_context, twice differentiable."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        out = x.tanh()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, slope):  # type: ignore[no-untyped-def]
+        (out,) = ctx.saved_tensors
+        return slope * (1 - out**2)
+
+
 # Laws -----------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,101 @@ def test_weights_and_ignored_labels_and_class_weights_divide_as_pytorch_does() -
     assert found.count == 7
 
 
+def test_ignored_and_weightless_examples_do_no_harm() -> None:
+    x, y = randn(40, 4), labels(40)
+    model = BY_NAME["mlp"].model()
+    y[:8] = 255
+    w = torch.tensor([1.0, 2.0, 0.5])  # float32, while the model is float64
+    for loss in (
+        nn.CrossEntropyLoss(weight=w, ignore_index=255),
+        partial(F.cross_entropy, weight=w, ignore_index=255),
+        nn.CrossEntropyLoss(ignore_index=255),
+    ):
+        found = sl.Objective(model, (x, y), loss, microbatch=4)
+        plain = nn.CrossEntropyLoss(
+            weight=w.double()
+            if "weight" in str(loss) or getattr(loss, "weight", None) is w
+            else None,
+            ignore_index=255,
+        )
+        assert found.separable
+        assert found.value() == pytest.approx(plain(model(x), y).item(), rel=1e-10)
+        assert sl.hessian(found).check < 1e-4  # type: ignore[operator]
+    heavy = torch.zeros(40).double()
+    heavy[34:] = 1
+    weighted = sl.Objective(model, (x[:, :], labels(40), heavy), F.cross_entropy)
+    assert sl.hessian(weighted).check < 1e-4  # type: ignore[operator]
+
+
+def test_nll_with_class_weights_does_not_depend_on_batches() -> None:
+    x, y = data()
+    model = nn.Sequential(BY_NAME["mlp"].model(), nn.LogSoftmax(1))
+    loss = nn.NLLLoss(weight=torch.tensor([1.0, 10.0, 0.1]).double())
+    found = sl.Objective(model, list(splits((x, y), [7, 3])), loss)
+    assert found.value() == pytest.approx(loss(model(x), y).item(), rel=1e-12)
+
+
+def test_a_mean_that_depends_on_the_batches_says_so() -> None:
+    x, y = data()
+    odd = lambda out, y: F.cross_entropy(out, y, ignore_index=0)  # noqa: E731
+    found = sl.Objective(BY_NAME["mlp"].model(), list(splits((x, y), [7, 3])), odd)
+    assert found.notes == ("the loss is no sum over examples: its mean depends on the batches",)
+
+
+def test_outputs_without_a_row_per_example() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x).reshape(-1, 3)
+
+    model = Flat().double()
+    x, y = randn(10, 2, 4), labels(10, 2)
+    found = sl.Objective(model, (x, y), lambda out, y: F.cross_entropy(out, y.reshape(-1)))
+    assert sl.hessian(found).check < 1e-4  # type: ignore[operator]
+    squeezed = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double()
+    line = sl.Objective(squeezed, (randn(1, 4), randn(1)), F.mse_loss)
+    assert line.per_example_gradients().shape == (1, 5)
+
+
+def test_complex_buffers_keep_their_imaginary_part() -> None:
+    class Rotary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 3)
+            self.register_buffer("phase", torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])))
+
+        def forward(self, x: Tensor) -> Tensor:
+            turned = torch.view_as_complex(x.reshape(-1, 2, 2).contiguous()) * self.phase
+            return self.net(torch.view_as_real(turned).reshape(-1, 4).to(x.dtype))
+
+    model, (x, y) = Rotary(), data()
+    x = x.float()
+    truth = F.cross_entropy(model(x), y).item()
+    assert sl.Objective(model, (x, y), F.cross_entropy).value() == pytest.approx(truth, rel=1e-5)
+    model.register_parameter("c", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+    with pytest.raises(sl.SpiritlevelError, match="complex trainable parameters; keep their real"):
+        sl.Objective(model, (x, y), F.cross_entropy)
+
+
+def test_autocast_around_us_is_put_aside() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = objective(dtype=torch.float32)
+    assert inside.value() == objective(dtype=torch.float32).value()
+
+
+def test_single_example_batches_are_joined_within_memory() -> None:
+    x, y = randn(50, 4), labels(50)
+    ones = DataLoader(TensorDataset(x, y), batch_size=1)
+    found = sl.Objective(BY_NAME["mlp"].model(), ones, F.cross_entropy)
+    assert found.examples == 50
+    assert found.value() == pytest.approx(
+        sl.Objective(BY_NAME["mlp"].model(), (x, y), F.cross_entropy).value()
+    )
+
+
 def test_targets_that_are_numbers_or_probabilities() -> None:
     x = randn(10, 4)
     model = BY_NAME["mlp"].model()
@@ -314,6 +409,13 @@ def nan_data() -> tuple[Tensor, Tensor]:
     return x, y
 
 
+def kinked() -> nn.Module:
+    """A point at which |b|^1.5 has no second derivative."""
+    line = nn.Linear(4, 3).double()
+    nn.init.zeros_(line.bias)
+    return line
+
+
 def frozen_model() -> nn.Module:
     return BY_NAME["mlp"].model().requires_grad_(False)
 
@@ -361,6 +463,30 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     "data is a number": (lambda: make(3), "data is a int; give a pair of tensors"),
     "mode": (lambda: make(mode="test"), "mode is 'test'; choose"),
     "microbatch": (lambda: make(microbatch=0), "microbatch is 0; give a number"),
+    "index as weight": (
+        lambda: make((*data(), torch.arange(10))),
+        "third member of a batch is its weight, a floating-point tensor; got torch.int64",
+    ),
+    "names as weight": (
+        lambda: make([(*data(), ["a"] * 10)]),
+        "third member of a batch is its weight, a floating-point tensor; got list",
+    ),
+    "mapping with a loss of outputs": (
+        lambda: sl.Objective(BY_NAME["GPT-2"].model(), tokens(), F.cross_entropy),
+        "the loss must be a function of the model: loss.model, batch.",
+    ),
+    "not twice differentiable": (
+        lambda: sl.hessian(
+            sl.Objective(
+                kinked(),
+                data(),
+                lambda model, batch: (
+                    model.bias.norm() ** 1.5 + F.cross_entropy(model(batch[0]), batch[1])
+                ),
+            )
+        ),
+        "agrees with a finite difference of gradients.*may not be twice differentiable",
+    ),
     "weights need single losses": (
         lambda: make((*data(), torch.ones(10)), loss=lambda out, y: F.cross_entropy(out, y)),
         "need a loss that takes reduction='none'",

@@ -321,3 +321,62 @@ def test_an_interruption_keeps_what_is_done() -> None:
     assert len(partial.nodes) == 2
     with pytest.raises(KeyboardInterrupt):  # nothing is done yet, so there is nothing to keep
         sl.trace(interrupted_after(1))
+
+
+# Where a careless criterion would be content too early ---------------------------------------
+
+
+def test_zeros_are_not_counted_as_negative() -> None:
+    flat = torch.zeros(3000).double()
+    flat[:30] = torch.linspace(1, 2, 30)
+    diagonal = sl.Operator(
+        3000,
+        torch.float64,
+        torch.device("cpu"),
+        lambda v: flat * v if v.ndim == 1 else flat[:, None] * v,
+    )
+    found = sl.negative_eigenvalues(diagonal)
+    assert abs(found.value) <= 1e-6
+    # with the threshold at the zeros themselves the error admits that it cannot tell
+    at_zero = sl.density(diagonal).count_below(0.0)
+    assert at_zero.error > 1000
+
+
+def test_a_small_negative_outlier_is_not_overlooked() -> None:
+    n = 50_000
+    values = torch.rand(n, generator=torch.Generator().manual_seed(0)).double() ** 4 * 0.1
+    values[0], values[1] = 100, -2
+    diagonal = sl.Operator(n, torch.float64, torch.device("cpu"), lambda v: values * v)
+    ends = sl.eigenvalues(diagonal, which="both", tol=1e-3, relative_to="norm")
+    assert ends[0].value == pytest.approx(100)
+    assert ends[-1].value == pytest.approx(-2, abs=0.1)
+
+
+def test_a_start_near_the_wrong_eigenvector_does_not_mislead() -> None:
+    values = torch.cat([torch.tensor([10.0, 9.0]), torch.rand(98)]).double()
+    op = sl.from_matrix(torch.diag(values))
+    start = torch.eye(100).double()[1]
+    (found,) = sl.eigenvalues(op, start=start, tol=1e-6)
+    assert found.value == pytest.approx(10)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_magnitude_keeps_both_signs_through_restarts(seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    values = torch.randn(40, generator=draws).double()
+    (found,) = sl.eigenvalues(
+        operator(values, seed), which="magnitude", memory=8, budget=3000, tol=1e-6
+    )
+    if found.converged:
+        assert abs(found.value) == pytest.approx(float(values.abs().max()), rel=1e-4)
+    assert abs(found.value) >= 0.9 * float(values.abs().max())
+
+
+def test_budgets_are_kept() -> None:
+    with pytest.raises(sl.SpiritlevelError, match="budget=0: give at least one product"):
+        sl.eigenvalues(operator(), budget=0)
+    with pytest.raises(sl.SpiritlevelError, match="budget=1: at least 2 products are needed"):
+        sl.trace(operator(), budget=1)
+    assert sl.trace(operator(), budget=5).matvecs == 5
+    zero = sl.from_matrix(torch.zeros(40, 40).double())
+    assert probe(zero, stop=within(0.1, "trace"), budget=30).effective_rank().value == 0

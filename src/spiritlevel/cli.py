@@ -51,17 +51,23 @@ def measure(
         Path | None, typer.Option(help="A .safetensors, .pt or .ckpt file with the parameters.")
     ] = None,
     loss: Annotated[
-        str,
-        typer.Option(help=f"package.module:function, or one of {', '.join(LOSSES)}."),
-    ] = "cross_entropy",
+        str | None,
+        typer.Option(
+            help=f"package.module:function, or one of {', '.join(LOSSES)}; the first if left out."
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(help="Measures to make, separated by commas; all if left out.")
     ] = None,
     params: Annotated[
         str | None, typer.Option(help='Parameters by pattern, such as "layer1.*,head.*".')
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="The mode of BatchNorm and dropout.")] = Mode.eval,
-    dtype: Annotated[Precision, typer.Option(help="The precision.")] = Precision.float32,
+    mode: Annotated[
+        Mode | None, typer.Option(help="The mode of BatchNorm and dropout; eval if left out.")
+    ] = None,
+    dtype: Annotated[
+        Precision | None, typer.Option(help="The precision; the model's if left out.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, ...; the model's if left out.")
     ] = None,
@@ -75,20 +81,20 @@ def measure(
 
     Without --model it runs on a small net trained on the 8x8 digits.
     """
-    from rich.console import Console
-
     from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.measures import measure as fill
+    from spiritlevel.measures.table import Console
 
     try:
-        from spiritlevel.measures import measure as fill
-
         names = [name.strip() for name in only.split(",")] if only else None
-        objective = _objective(model, data, weights, loss, params, mode, dtype, device, seed)
+        given = {"data": data, "weights": weights, "loss": loss, "params": params}
+        given |= {"mode": mode and mode.value, "dtype": dtype and dtype.value, "device": device}
+        objective = _objective(model, {k: v for k, v in given.items() if v is not None}, seed)
         table = fill(objective, names, seed=seed, tol=tol, rtol=rtol, budget=budget)
         Console().print(table)
         if json is not None:
             table.to_json(json)
-    except SpiritlevelError as error:
+    except (SpiritlevelError, OSError) as error:
         Console(stderr=True).print(f"[bold red]spiritlevel:[/] {_escaped(str(error))}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -96,48 +102,55 @@ def measure(
         raise typer.Exit(130) from None
 
 
-def _objective(
-    model: str | None,
-    data: str | None,
-    weights: Path | None,
-    loss: str,
-    params: str | None,
-    mode: Mode,
-    dtype: Precision,
-    device: str | None,
-    seed: int,
-) -> Objective:
+def _objective(model: str | None, given: dict[str, Any], seed: int) -> Objective:
+    """The objective that the options describe; an option that cannot apply is refused."""
     import torch
 
     from spiritlevel.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    precision = getattr(torch, dtype.value)
+    if str(given.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
+        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
+    precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
-        for given, name in ((data, "--data"), (weights, "--weights"), (params, "--params")):
-            if given is not None:
-                raise SpiritlevelError(f"{name} needs --model package.module:factory")
+        _refuse(given, ("data", "weights", "loss", "params", "mode"), "needs --model")
         from spiritlevel.default import default_objective
 
-        return default_objective(seed=seed, dtype=precision, device=device)
+        return default_objective(seed=seed, dtype=precision, device=given.get("device"))
     made = _load(model, "--model")
     if isinstance(made, Objective):
+        _refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
         return made
-    if weights is not None:
+    if "weights" in given:
         from spiritlevel.module import load_weights
 
-        load_weights(made, weights)
-    if data is None:
+        load_weights(made, given["weights"])
+    if "data" not in given:
         raise SpiritlevelError(
             "--data is missing: give package.module:factory that returns a DataLoader, a Dataset "
             "or tensors (x, y); or let --model return an Objective"
         )
-    batches = _load(data, "--data")
-    patterns = [p.strip() for p in params.split(",")] if params else None
-    chosen = None if _speaks_for_itself(batches) else _loss(loss)
+    batches = _load(given["data"], "--data")
+    own_loss = "loss" not in given and _speaks_for_itself(batches)
+    mode = given.get("mode", "eval")
     return Objective(
-        made, batches, chosen, params=patterns, mode=mode.value, dtype=precision, device=device
+        made,
+        batches,
+        None if own_loss else _loss(given.get("loss", LOSSES[0])),
+        params=[p.strip() for p in given["params"].split(",")] if "params" in given else None,
+        mode=mode,
+        dtype=precision,
+        device=given.get("device"),
+        seed=seed if mode == "train" else None,
     )
+
+
+def _refuse(given: dict[str, Any], names: tuple[str, ...], why: str) -> None:
+    from spiritlevel.errors import SpiritlevelError
+
+    for name in names:
+        if name in given:
+            raise SpiritlevelError(f"--{name} {why}")
 
 
 def _speaks_for_itself(batches: Any) -> bool:

@@ -17,6 +17,7 @@ from spiritlevel.ladder import climb
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
 from spiritlevel.parts import curved_part, hardest
+from spiritlevel.scope import set_apart
 from spiritlevel.tensors import columns, gaussian, generator, unflatten
 
 FisherKind = Literal["true", "sampled", "empirical"]
@@ -27,7 +28,7 @@ COARSE_SHARE = 0.1
 COARSE_EXAMPLES = 64  # a smaller part says little about the whole
 
 
-@torch.inference_mode(False)
+@set_apart()
 def hessian(
     objective: Objective, *, compile: CompileChoice = "auto", rung: str | None = None
 ) -> Operator:
@@ -51,6 +52,7 @@ def hessian(
         how=way.describe(),
         check=way.check,
         rounding=way.rounding,
+        remark=lambda: engine.note,
         coarse=coarse,
     )
 
@@ -189,7 +191,7 @@ def _double_vjp(outputs: Callable[[Params], Tensor], point: Params, v: Params) -
 PUSHES = {"forward mode": _forward_mode, "double vjp": _double_vjp}
 
 
-@torch.inference_mode(False)
+@set_apart()
 def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
     """(1/n) sum over batches of J' A J."""
     push, how, check = _pick_push(objective)
@@ -253,6 +255,7 @@ def _operator(
     how: str = "",
     check: float | None = None,
     rounding: float | None = None,
+    remark: Callable[[], str] | None = None,
     coarse: Operator | None = None,
     cost: float = 1.0,
 ) -> Operator:
@@ -266,6 +269,7 @@ def _operator(
         how=how,
         check=check,
         rounding=rounding,
+        remark=remark,
         coarse=coarse,
         cost=cost,
     )

@@ -20,7 +20,8 @@ class Operator:
     parameters lie. `coarse` is a cheaper operator near this one (the same matrix on part of the
     data) from which iterations may start; `cost` is the price of one product in passes over all
     the data. `how` tells how products are made, `check` how far one was from a finite difference
-    and `rounding` what the working precision costs, both relative.
+    and `rounding` what the working precision costs, both relative; `remark` tells what happened
+    to the products since.
     """
 
     size: int
@@ -32,6 +33,7 @@ class Operator:
     how: str = ""
     check: float | None = None
     rounding: float | None = None
+    remark: Callable[[], str] | None = None
     coarse: Operator | None = None
     cost: float = 1.0
 

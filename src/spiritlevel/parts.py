@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -21,10 +23,22 @@ def hardest(objective: Objective, n: int, pool: int = 32) -> Objective:
     """
     batch = objective.batches[0]
     if objective.separable and frozen.divisible(batch):
-        batch = objective.few(pool)
+        batch = next(b for b in _pools(objective, pool) if _counts(objective, b))
         hard = _losses(objective, batch).argsort(descending=True)[:n].sort().values
         batch = map_tensors(lambda t: t[hard.to(t.device)], batch)
     return objective.on([batch])
+
+
+def _pools(objective: Objective, size: int) -> Iterator[Batch]:
+    """The data in pieces of `size` examples."""
+    for batch in objective.batches:
+        for start in range(0, frozen.examples(batch), size):
+            yield frozen.rows(batch, slice(start, start + size))
+
+
+def _counts(objective: Objective, batch: Batch) -> bool:
+    """Whether anything in the batch counts; its labels may all be ignored."""
+    return float(objective.total(objective.params, batch)[1]) > 0
 
 
 def _losses(objective: Objective, batch: Batch) -> Tensor:

@@ -30,6 +30,13 @@ def kept_rng(*generators: torch.Generator | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def set_apart() -> Iterator[None]:
+    """Outside the caller's inference mode, with the global random states given back."""
+    with kept_rng(), torch.inference_mode(False):
+        yield
+
+
+@contextlib.contextmanager
 def fixed_rng(seed: int | None) -> Iterator[None]:
     """Draw random numbers from `seed` inside, and leave no trace; None does nothing."""
     if seed is None:

@@ -19,6 +19,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
 
+COARSE_ROUNDING = 1e-3
 AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
 
 
@@ -112,6 +113,20 @@ def _verdict(instruments: Instruments) -> str:
     return f"Close to a minimum: {step}."
 
 
+def _remarks(instruments: Instruments) -> list[str]:
+    """What a reader must know about the products."""
+    if not instruments.used("hessian"):
+        return []
+    operator = instruments.hessian
+    remarks = [operator.remark()] if operator.remark else []
+    if operator.rounding and operator.rounding > COARSE_ROUNDING:
+        remarks.append(
+            f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
+            "torch.backends.cudnn.allow_tf32 = False, or use dtype=torch.float64"
+        )
+    return [remark for remark in remarks if remark]
+
+
 def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
     objective = instruments.objective
     products = sum(
@@ -136,8 +151,9 @@ def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
         footer["product"] = instruments.hessian.how
         footer["product_check"] = instruments.hessian.check
         footer["product_rounding"] = instruments.hessian.rounding
-    if objective.notes:
-        footer["notes"] = list(objective.notes)
+    notes = [*objective.notes, *_remarks(instruments)]
+    if notes:
+        footer["notes"] = notes
     footer["versions"] = {
         "spiritlevel": __version__,
         "torch": torch.__version__,

@@ -96,12 +96,13 @@ def eigenpairs(
             f"k={k} ({which}) asks for {wanted} eigenvalues of a matrix of size {operator.size}"
         )
     memory = max(4 * wanted, wanted + 24) if memory is None else memory
-    if memory < wanted + k + 1:
+    if memory < (3 * k + 3 if which == "magnitude" else wanted + k + 1):
         raise SpiritlevelError(f"memory={memory} vectors is too little for {wanted} eigenpairs")
     begin, draws, spent = time.perf_counter(), generator(seed), 0.0
     # A loose criterion or a given start may be content with a pair that is not the extreme one:
     # it must then hold for several products in a row.
-    patience = 1 if start is None and relative_to == "eigenvalue" else PATIENCE
+    strict = start is None and relative_to == "eigenvalue" and which in ("largest", "smallest")
+    patience = 1 if strict else PATIENCE
     if start is None:
         start, spent = _start(operator, k, which, draws)
     else:
