@@ -58,7 +58,7 @@ def data_folder() -> Path:
 
 
 def trained() -> ResNet20:
-    """The network with the weights of akamaster/pytorch_resnet_cifar10 (91.73 % on the test set)."""
+    """The weights of akamaster/pytorch_resnet_cifar10, 91.73 % on the test set."""
     path = data_folder() / "resnet20_cifar10" / "resnet20-12fca82f.th"
     state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     model = ResNet20()

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-import spiritlevel as sl
 from spiritlevel.cli import app
 from spiritlevel.default import digits, trained_net
 
@@ -62,7 +61,7 @@ def test_the_default_is_close_to_a_minimum_and_classifies(tmp_path: Path) -> Non
     assert "Close to a minimum" in text
     written = json.loads((tmp_path / "out.json").read_text())
     assert {row["name"] for row in written["rows"]} >= {"lambda_max", "hessian_trace"}
-    (x, y), (test_x, test_y) = digits()
+    (x, _), (test_x, test_y) = digits()
     assert (len(x), len(test_x)) == (1437, 360)
     net = trained_net()
     assert float((net(test_x).argmax(1) == test_y).float().mean()) > 0.95

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import CASES, TOLERANCE, Case, randn
 from torch import nn
 
 import spiritlevel as sl
+from cases import CASES, TOLERANCE, Case, randn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -46,8 +46,8 @@ def test_compiled_products_agree_and_images_lie_channels_last() -> None:
     torch.testing.assert_close(fast @ v, eager @ v, rtol=1e-9, atol=1e-12)
 
     class Views(nn.Sequential):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self[0](x).view(len(x), -1)  # impossible for channels-last activations
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return self[0](input).view(len(input), -1)  # impossible for channels-last activations
 
     kept = sl.Objective(Views(nn.Conv2d(3, 2, 3)), (x, y), F.cross_entropy, device="cuda")
     assert kept.batches[0][0].is_contiguous()

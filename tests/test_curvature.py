@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import BY_NAME, CASES, SPLITS, TOLERANCE, Case, labels, mlp, randn, splits, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import spiritlevel as sl
+from cases import BY_NAME, CASES, SPLITS, TOLERANCE, Case, labels, mlp, randn, splits, tokens
 
 close = partial(torch.testing.assert_close, rtol=1e-8, atol=1e-10)
 
@@ -78,7 +78,9 @@ def test_hessian_equals_dense(case: Case) -> None:
     tolerance = TOLERANCE.get(case.name, 1e-8)
     operator = sl.hessian(case.objective())
     exact = case.dense_hessian()
-    torch.testing.assert_close(operator.dense(), exact, rtol=0, atol=tolerance * exact.norm())
+    torch.testing.assert_close(
+        operator.dense(), exact, rtol=0, atol=tolerance * float(exact.norm())
+    )
     assert operator.check is not None
     assert operator.check < 1e-3
 
@@ -360,7 +362,7 @@ def test_a_wrong_product_is_caught_by_the_check() -> None:
 def test_errors_name_the_fix() -> None:
     objective = BY_NAME["mlp"].objective()
     operator = sl.hessian(objective)
-    with pytest.raises(sl.SpiritlevelError, match="no parameter matches.*there are: 0.weight"):
+    with pytest.raises(sl.SpiritlevelError, match=r"no parameter matches.*there are: 0.weight"):
         sl.restricted(operator, "nothing.*")
     with pytest.raises(sl.SpiritlevelError, match=r"one factor per coordinate, shape \(43,\)"):
         sl.scaled(operator, torch.ones(3))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import BY_NAME, labels, randn
 from torch import nn
 
 import spiritlevel as sl
+from cases import BY_NAME, labels, randn
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
 
 
@@ -105,7 +105,7 @@ def test_the_verdict_tells_a_minimum_from_other_points() -> None:
     assert sl.measure(away).verdict.startswith("Not at rest: a gradient step would lower the loss")
 
     def saddle(model: nn.Module, batch: Any) -> torch.Tensor:
-        w = model.weight  # type: ignore[attr-defined]
+        w: Any = model.weight
         return w[0].square().sum() - w[1].square().sum() + 5
 
     bent = sl.Objective(line, (x, labels(30)), saddle).at({"weight": torch.zeros(3, 4)})

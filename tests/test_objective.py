@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import BY_NAME, CASES, SPLITS, Case, labels, mlp, randn, splits, tokens
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spiritlevel as sl
+from cases import BY_NAME, CASES, SPLITS, Case, labels, mlp, randn, splits, tokens
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
@@ -175,7 +175,7 @@ def test_complex_buffers_keep_their_imaginary_part() -> None:
             self.register_buffer("phase", torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])))
 
         def forward(self, x: Tensor) -> Tensor:
-            turned = torch.view_as_complex(x.reshape(-1, 2, 2).contiguous()) * self.phase
+            turned = torch.view_as_complex(x.reshape(-1, 2, 2).contiguous()) * self.phase  # type: ignore[operator]
             return self.net(torch.view_as_real(turned).reshape(-1, 4).to(x.dtype))
 
     model, (x, y) = Rotary(), data()
@@ -287,7 +287,7 @@ def test_at_moves_a_copy() -> None:
     model = BY_NAME["mlp"].model()
     with torch.no_grad():
         for p in model.parameters():
-            p += 1
+            p.add_(1)
     assert there.value() == pytest.approx(F.cross_entropy(model(data()[0]), data()[1]).item())
     close(there.vector, here.vector + 1)
     assert here.value() == objective().value()
@@ -337,7 +337,7 @@ def test_half_precision_is_raised_and_said() -> None:
     assert found.dtype == torch.float32
     assert found.notes == ("the model holds torch.bfloat16; a copy was raised to torch.float32",)
     assert model[0].weight.dtype == torch.bfloat16
-    with pytest.raises(sl.SpiritlevelError, match="dtype is torch.float16; curvature needs"):
+    with pytest.raises(sl.SpiritlevelError, match=r"dtype is torch.float16; curvature needs"):
         objective(dtype=torch.float16)
 
 
@@ -488,7 +488,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
         "agrees with a finite difference of gradients.*may not be twice differentiable",
     ),
     "weights need single losses": (
-        lambda: make((*data(), torch.ones(10)), loss=lambda out, y: F.cross_entropy(out, y)),
+        lambda: make((*data(), torch.ones(10)), loss=lambda out, y: F.cross_entropy(out, y) * 1),
         "need a loss that takes reduction='none'",
     ),
     "batch statistics cannot be cut": (

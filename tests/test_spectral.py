@@ -51,10 +51,10 @@ def test_extreme_eigenvalues(which: str, exact: list[float], seed: int) -> None:
     found = sl.eigenvalues(
         operator(),
         3,
-        which=which,
+        which=which,  # type: ignore[arg-type]
         tol=1e-9,
         relative_to="norm",
-        seed=seed,  # type: ignore[arg-type]
+        seed=seed,
     )
     assert [e.value for e in found] == pytest.approx(exact, abs=1e-8)
     assert all(e.status is Status.CONVERGED for e in found)

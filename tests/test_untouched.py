@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import labels, randn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
+from cases import labels, randn
 from spiritlevel.cli import app
 
 SIZE = 3

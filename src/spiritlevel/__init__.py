@@ -41,7 +41,31 @@ _HOMES = {
     "default_objective": "default",
 }
 
-__all__ = [*_HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "MEASURES",
+    "Estimate",
+    "Objective",
+    "Operator",
+    "SpiritlevelError",
+    "Status",
+    "__version__",
+    "default_objective",
+    "density",
+    "diagonal",
+    "eigenpairs",
+    "eigenvalues",
+    "fisher",
+    "frobenius",
+    "from_matrix",
+    "ggn",
+    "hessian",
+    "measure",
+    "negative_eigenvalues",
+    "output_gradients",
+    "restricted",
+    "scaled",
+    "trace",
+]
 
 if TYPE_CHECKING:
     from spiritlevel.curvature import fisher, ggn, hessian, output_gradients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def regroup(batches: list[Batch], size: int) -> list[Batch]:
         n = examples(batch)
         pieces = -(-n // size)
         edges = [round(i * n / pieces) for i in range(pieces + 1)]
-        cut += [rows(batch, slice(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        cut += [rows(batch, slice(a, b)) for a, b in pairwise(edges)]
     return cut
 
 

@@ -47,7 +47,7 @@ class Engine:
             totals = [torch.zeros_like(c) for c in vectors]
             for batch in objective.batches:
                 for total, product in zip(totals, self._products(batch, vectors), strict=True):
-                    total += product
+                    total.add_(product)
         products = torch.stack(totals, dim=1).to(v.dtype) / objective.count
         if self.choice == "auto" and v.is_cuda:
             torch.cuda.synchronize(v.device)

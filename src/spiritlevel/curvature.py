@@ -58,9 +58,10 @@ def hessian(
 
 
 def ggn(objective: Objective) -> Operator:
-    """G = (1/n) sum_i J_i' (grad_f^2 l_i) J_i: the Gauss-Newton matrix, through the loss's own Hessian.
+    """G = (1/n) sum_i J_i' (grad_f^2 l_i) J_i, the Gauss-Newton matrix.
 
-    Positive semi-definite for a loss that is convex in the outputs (Schraudolph, 2002).
+    Through the loss's own Hessian in output space; positive semi-definite for a loss that is
+    convex in the outputs (Schraudolph, 2002).
     """
     on_outputs = objective.loss.on_outputs
     if on_outputs is None:

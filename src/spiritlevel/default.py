@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def trained_net(seed: int = 0) -> nn.Sequential:
     """64-32-16-10 with ReLU, fitted by Adam with a falling rate; the same net for the same seed."""
     draws = generator(seed)
     layers: list[nn.Module] = []
-    for inside, outside in zip(SIZES, SIZES[1:], strict=False):
+    for inside, outside in pairwise(SIZES):
         layer = nn.Linear(inside, outside, device="meta").to_empty(device="cpu")
         with torch.no_grad():
             weights = torch.randn(outside, inside, generator=draws) * (2 / inside) ** 0.5

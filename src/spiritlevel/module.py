@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from spiritlevel.errors import SpiritlevelError
 
@@ -43,7 +44,7 @@ def private_copy(module: nn.Module) -> nn.Module:
         for value in vars(part).values():
             if not isinstance(value, Tensor):
                 continue
-            if torch._C._functorch.is_functorch_wrapped_tensor(value):  # dead after its transform
+            if is_functorch_wrapped_tensor(value):  # dead after its transform
                 memo[id(value)] = torch.empty(0)
             elif not value.is_leaf:
                 memo[id(value)] = value.detach().clone()

@@ -323,11 +323,11 @@ class Objective:
         ):
             return
         try:
-            self._model.to(memory_format=torch.channels_last)
+            self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self._batches = [map_tensors(_channels_last, batch) for batch in self._batches]
             self.gradient_sum(self.few(2))
         except RuntimeError:
-            self._model.to(memory_format=torch.contiguous_format)
+            self._model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
             self._batches = [map_tensors(Tensor.contiguous, batch) for batch in self._batches]
         own = dict(self._model.named_parameters())
         self._params = {name: own[name].detach() for name in self._params}

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 @contextlib.contextmanager
 def kept_rng(*generators: torch.Generator | None) -> Iterator[None]:
     """Give every global random state, and the given generators, back as they were."""
-    cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     own = [(g, g.get_state()) for g in generators if g is not None]
     try:
@@ -22,7 +22,7 @@ def kept_rng(*generators: torch.Generator | None) -> Iterator[None]:
     finally:
         torch.set_rng_state(cpu)
         random.setstate(python)
-        np.random.set_state(numpy)
+        np.random.set_state(numpy)  # noqa: NPY002
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
         for g, state in own:

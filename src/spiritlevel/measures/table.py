@@ -119,12 +119,12 @@ class Table:
         f = self.footer
         lines = [
             f"{f['parameters']:,} parameters, {f['examples']:,} examples, {f['mode']} mode, "
-            f"{f['dtype']}, {f['device']}, seed {f['seed']}; "
-            f"{f['products']:.4g} products, {f['seconds']:.1f} s"
+            f"{f['dtype']}, {f['device']}",
+            f"seed {f['seed']}, {f['products']:.4g} products in {f['seconds']:.1f} s",
         ]
         if "product" in f:
             lines.append(
-                f"products by {f['product']}; against finite differences {f['product_check']:.0e}, "
+                f"product: {f['product']}; against finite differences {f['product_check']:.0e}, "
                 f"rounding {f['product_rounding']:.0e}"
             )
         lines += [f"note: {note}" for note in f.get("notes", [])]

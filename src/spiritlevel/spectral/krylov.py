@@ -75,7 +75,7 @@ class Krylov:
         return self.basis[: self.length].T @ coordinates.to(self.basis)
 
     def restart(self, coordinates: Tensor) -> None:
-        """Keep the given Ritz vectors and the last directions (thick restart, Wu and Simon 2000)."""
+        """Keep some Ritz vectors and the last directions (thick restart, Wu and Simon, 2000)."""
         m, p, k = self.length, self.pending, coordinates.shape[1]
         kept = self.lift(coordinates).T
         square = coordinates.T @ self.coefficients[:m, :m] @ coordinates

@@ -21,7 +21,7 @@ Which = Literal["largest", "smallest", "magnitude", "both"]
 COARSE_TOL = 0.03
 PATIENCE = 4
 LEADING = 6
-RUNNERS_UP = 0.2
+RUNNERS_UP = 0.05
 FRESH_SHARE = 0.05  # of a warm start that is random, so that no eigenvector can hide
 
 
@@ -181,7 +181,7 @@ def _select(values: Tensor, k: int, which: Which) -> list[int]:
     if which == "magnitude":
         return values.abs().argsort(descending=True)[:k].tolist()
     top = [m - 1 - i for i in range(min(k, m))]
-    low = [i for i in reversed(range(min(k, m)))]
+    low = list(reversed(range(min(k, m))))
     return top if which == "largest" else low if which == "smallest" else top + low
 
 

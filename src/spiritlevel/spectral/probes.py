@@ -17,6 +17,7 @@ from spiritlevel.progress import bar
 from spiritlevel.tensors import gaussian, generator, rademacher
 
 MIN_PROBES = 24
+EXACT_SIZE = 2 * MIN_PROBES
 # Looking after every probe would stop too early too often: a small standard error is often luck.
 LOOKS = 1.5
 
@@ -121,12 +122,12 @@ def probe(
 ) -> Probes:
     """Products with random signs until `stop` is content or `budget` products are spent.
 
-    `deflate` (columns, any basis) is taken out exactly first. A matrix no larger than the least
-    number of probes is multiplied with the unit vectors instead: the result is then exact.
+    `deflate` (columns, any basis) is taken out exactly first. A small matrix is multiplied with
+    the unit vectors instead: the result is then exact.
     """
     begin, draws = time.perf_counter(), generator(seed)
     names = dict(blocks) if blocks else {"all": slice(0, operator.size)}
-    if operator.size <= MIN_PROBES:
+    if operator.size <= min(EXACT_SIZE, budget):
         deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
     basis, image = _orthonormal(operator, deflate)
     k = basis.shape[1]
