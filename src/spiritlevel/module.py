@@ -18,6 +18,17 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from spiritlevel.errors import SpiritlevelError
 
 
+class Scope(nn.Module):
+    """Runs any function of the model inside `functional_call`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, action: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        return action(self.model, batch)
+
+
 def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """The user's own module inside torch.compile and (distributed) data parallel wrappers."""
     if not isinstance(model, nn.Module):
@@ -157,3 +168,13 @@ def saved_bytes(forward: Callable[[], Tensor]) -> int:
         result = forward()
     del result
     return sum(seen.values())
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """Images with their channels innermost; other tensors as they are."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def free_bytes(device: torch.device) -> int:
+    """The memory that is free on a CUDA device."""
+    return torch.cuda.mem_get_info(device)[0]

@@ -18,7 +18,17 @@ from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss import Loss, Total, adapt, moved
-from spiritlevel.module import cast, choose, private_copy, saved_bytes, unwrap, working_dtype
+from spiritlevel.module import (
+    Scope,
+    cast,
+    channels_last,
+    choose,
+    free_bytes,
+    private_copy,
+    saved_bytes,
+    unwrap,
+    working_dtype,
+)
 from spiritlevel.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
 
@@ -29,17 +39,6 @@ Params = Mapping[str, Tensor]
 PEAK_FACTOR = 4
 CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix products
 CUDA_SHARE = 0.6
-
-
-class _Scope(nn.Module):
-    """Runs any function of the model inside `functional_call`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, action: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
-        return action(self.model, batch)
 
 
 class Objective:
@@ -87,7 +86,7 @@ class Objective:
         self.device = torch.device(device) if device is not None else first.device
         self._model = cast(private_copy(module), self.dtype, self.device)
         self._model.train(mode == "train").requires_grad_(False)
-        self._scope = _Scope(self._model)
+        self._scope = Scope(self._model)
         own = dict(self._model.named_parameters())
         self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
         self._batches = frozen.freeze(data, self._place)
@@ -261,7 +260,7 @@ class Objective:
         other = self._replaced(dtype=dtype)
         other._model = cast(private_copy(self._model), dtype, self.device)
         other._loss = moved(self._loss, dtype, self.device)
-        other._scope = _Scope(other._model)
+        other._scope = Scope(other._model)
         other._params = {k: v.to(dtype) for k, v in self._params.items()}
         other._batches = [map_tensors(other._place, batch) for batch in self._batches]
         return other
@@ -290,7 +289,7 @@ class Objective:
     def _place(self, tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
-        if self.device.type == "cuda" and tensor.nbytes > 0.1 * _free_bytes(self.device):
+        if self.device.type == "cuda" and tensor.nbytes > 0.1 * free_bytes(self.device):
             return tensor.cpu()
         return tensor.to(self.device)
 
@@ -324,7 +323,7 @@ class Objective:
             return
         try:
             self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self._batches = [map_tensors(_channels_last, batch) for batch in self._batches]
+            self._batches = [map_tensors(channels_last, batch) for batch in self._batches]
             self.gradient_sum(self.few(2))
         except RuntimeError:
             self._model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -392,18 +391,10 @@ class Objective:
             point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
             more, less = (saved_bytes(lambda b=b: self.total(point, b)[0]) for b in (few, half))
         each = max((more - less) / (n - n // 2) if n > 1 else more, 1.0)
-        room = CUDA_SHARE * _free_bytes(self.device) if self.device.type == "cuda" else CPU_BYTES
+        room = CUDA_SHARE * free_bytes(self.device) if self.device.type == "cuda" else CPU_BYTES
         return max(int(room / (PEAK_FACTOR * each)), 1)
 
     def _each_example(self) -> Iterator[Batch]:
         for batch in self._batches:
             for i in range(frozen.examples(batch)):
                 yield frozen.rows(batch, slice(i, i + 1))
-
-
-def _channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
-
-
-def _free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0]

@@ -77,9 +77,34 @@ def density(
     """
     if probes < 2:
         raise SpiritlevelError(f"probes={probes}: a band needs at least 2")
-    begin, draws = time.perf_counter(), generator(seed)
-    like = torch.zeros((), dtype=operator.dtype, device=operator.device)
+    begin = time.perf_counter()
     steps = min(steps, operator.size)
+    nodes, weights, status = _quadrature(operator, probes, steps, generator(seed))
+    low, high = float(nodes.min()), float(nodes.max())
+    width = sigma if sigma is not None else max(0.01 * (high - low), 1e-12 * max(abs(high), 1e-30))
+    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
+    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
+    curves = (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
+    return Density(
+        grid=grid,
+        value=curves.mean(1),
+        stderr=curves.std(1) / len(nodes) ** 0.5,
+        nodes=nodes,
+        weights=weights,
+        size=operator.size,
+        sigma=width,
+        resolution=_resolution(operator) * float(nodes.abs().max()),
+        matvecs=len(nodes) * steps * operator.cost,
+        seconds=time.perf_counter() - begin,
+        status=status,
+    )
+
+
+def _quadrature(
+    operator: Operator, probes: int, steps: int, draws: torch.Generator
+) -> tuple[Tensor, Tensor, Status]:
+    """The nodes and weights of every probe; those that are done if it is interrupted."""
+    like = torch.zeros((), dtype=operator.dtype, device=operator.device)
     rules: list[tuple[Tensor, Tensor]] = []
     status = Status.CONVERGED
     with bar(probes * steps, "density") as progress:
@@ -96,24 +121,7 @@ def density(
                 raise
             status = Status.INTERRUPTED
     nodes, weights = (torch.stack(column) for column in zip(*rules, strict=True))
-    low, high = float(nodes.min()), float(nodes.max())
-    width = sigma if sigma is not None else max(0.01 * (high - low), 1e-12 * max(abs(high), 1e-30))
-    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
-    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
-    curves = (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
-    return Density(
-        grid=grid,
-        value=curves.mean(1),
-        stderr=curves.std(1) / len(rules) ** 0.5,
-        nodes=nodes,
-        weights=weights,
-        size=operator.size,
-        sigma=width,
-        resolution=_resolution(operator) * float(nodes.abs().max()),
-        matvecs=len(rules) * steps * operator.cost,
-        seconds=time.perf_counter() - begin,
-        status=status,
-    )
+    return nodes, weights, status
 
 
 def negative_eigenvalues(

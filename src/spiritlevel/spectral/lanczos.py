@@ -89,50 +89,48 @@ def eigenpairs(
     relative is warmed up on that first.
     """
     wanted = k if which != "both" else 2 * k
+    memory = max(4 * wanted, wanted + 24) if memory is None else memory
+    _check_request(operator, k, which, budget, memory)
+    begin, draws, spent = time.perf_counter(), generator(seed), 0.0
+    # A loose criterion or a given start may be content with a pair that is not the extreme one:
+    # it must then hold for several products in a row.
+    strict = start is None and relative_to == "eigenvalue" and which in ("largest", "smallest")
+    if start is None:
+        start, spent = _start(operator, k, which, draws)
+    else:
+        start = _freshened(start.to(dtype=operator.dtype, device=operator.device), draws)
+    krylov, scale = Krylov(operator, start, memory, draws), _scale(relative_to)
+    status = _iterate(krylov, k, which, tol, budget, scale, patience=1 if strict else PATIENCE)
+    values, coordinates, residuals = krylov.ritz()
+    done = (residuals <= tol * scale(values)) | krylov.complete
+    # Rounding in the products is seen as asymmetry, which the residual holds, but not all of it.
+    errors = torch.maximum(residuals, 10 * torch.finfo(operator.dtype).eps * values.abs())
+    order = _select(values, k, which)
+    large = values.abs().argsort(descending=True)[:LEADING]
+    found = tuple(
+        Estimate(
+            value=float(values[i]),
+            residual=float(errors[i]),
+            matvecs=krylov.products * operator.cost + spent,
+            seconds=time.perf_counter() - begin,
+            status=Status.CONVERGED if done[i] else status,
+            remedy="" if done[i] else "raise budget, or memory, or tol",
+        )
+        for i in order
+    )
+    return Eigenpairs(found, krylov.lift(coordinates[:, order]), krylov.lift(coordinates[:, large]))
+
+
+def _check_request(operator: Operator, k: int, which: Which, budget: int, memory: int) -> None:
+    wanted = k if which != "both" else 2 * k
     if budget < 1:
         raise SpiritlevelError(f"budget={budget}: give at least one product")
     if k < 1 or wanted > operator.size:
         raise SpiritlevelError(
             f"k={k} ({which}) asks for {wanted} eigenvalues of a matrix of size {operator.size}"
         )
-    memory = max(4 * wanted, wanted + 24) if memory is None else memory
     if memory < (3 * k + 3 if which == "magnitude" else wanted + k + 1):
         raise SpiritlevelError(f"memory={memory} vectors is too little for {wanted} eigenpairs")
-    begin, draws, spent = time.perf_counter(), generator(seed), 0.0
-    # A loose criterion or a given start may be content with a pair that is not the extreme one:
-    # it must then hold for several products in a row.
-    strict = start is None and relative_to == "eigenvalue" and which in ("largest", "smallest")
-    patience = 1 if strict else PATIENCE
-    if start is None:
-        start, spent = _start(operator, k, which, draws)
-    else:
-        start = _freshened(start.to(dtype=operator.dtype, device=operator.device), draws)
-    krylov = Krylov(operator, start, memory, draws)
-    scale = _scale(relative_to)
-    status = _iterate(krylov, k, which, tol, budget, scale, patience)
-    values, coordinates, residuals = krylov.ritz()
-    order = _select(values, k, which)
-    cost = (krylov.products * operator.cost) + spent
-    limit = tol * scale(values)
-    # Rounding in the products is seen as asymmetry, which the residual holds, but not all of it.
-    floor = 10 * torch.finfo(operator.dtype).eps * values.abs()
-    found = []
-    for i in order:
-        done = krylov.complete or bool(residuals[i] <= limit[i])
-        found.append(
-            Estimate(
-                value=float(values[i]),
-                residual=float(torch.maximum(residuals, floor)[i]),
-                matvecs=cost,
-                seconds=time.perf_counter() - begin,
-                status=Status.CONVERGED if done else status,
-                remedy="" if done else "raise budget, or memory, or tol",
-            )
-        )
-    large = values.abs().argsort(descending=True)[:LEADING]
-    return Eigenpairs(
-        tuple(found), krylov.lift(coordinates[:, order]), krylov.lift(coordinates[:, large])
-    )
 
 
 def _scale(relative_to: str) -> Scale:

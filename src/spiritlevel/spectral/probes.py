@@ -125,55 +125,84 @@ def probe(
     `deflate` (columns, any basis) is taken out exactly first. A small matrix is multiplied with
     the unit vectors instead: the result is then exact.
     """
-    begin, draws = time.perf_counter(), generator(seed)
-    names = dict(blocks) if blocks else {"all": slice(0, operator.size)}
     if operator.size <= min(EXACT_SIZE, budget):
         deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
-    basis, image = _orthonormal(operator, deflate)
-    k = basis.shape[1]
-    taken = torch.stack([(basis[s] * image[s]).sum().double().cpu() for s in names.values()])
-    like = basis.new_zeros(())
-    split: list[Tensor] = []
-    squares: list[float] = []
+    tally = _Tally(operator, deflate, blocks, generator(seed))
+    if tally.exact:
+        return tally.result(Status.EXACT)
+    if budget < tally.products + 2:
+        raise SpiritlevelError(
+            f"budget={budget}: at least {tally.products + 2} products are needed here"
+        )
+    look = MIN_PROBES
+    with bar(budget, "probes") as progress:
+        try:
+            while tally.products < budget:
+                tally.draw()
+                progress.update()
+                if len(tally.squares) < look:
+                    continue
+                look = int(look * LOOKS) + 1
+                if stop(found := tally.result(Status.CONVERGED)):
+                    return found
+        except KeyboardInterrupt:
+            if len(tally.squares) < 2:
+                raise
+            return tally.result(Status.INTERRUPTED, "run again, or accept the error")
+    if stop(found := tally.result(Status.CONVERGED)):
+        return found
+    return tally.result(Status.BUDGET, "raise budget or rtol")
 
-    def state(status: Status, remedy: str = "") -> Probes:
+
+class _Tally:
+    """What the probes have seen so far."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        deflate: Tensor | None,
+        blocks: Mapping[str, slice] | None,
+        draws: torch.Generator,
+    ) -> None:
+        self.begin = time.perf_counter()
+        self.operator, self.draws = operator, draws
+        self.spans = dict(blocks) if blocks else {"all": slice(0, operator.size)}
+        self.basis, self.image = _orthonormal(operator, deflate)
+        self.split: list[Tensor] = []
+        self.squares: list[float] = []
+
+    @property
+    def products(self) -> int:
+        return self.basis.shape[1] + len(self.squares)
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is left for chance."""
+        return self.basis.shape[1] == self.operator.size
+
+    def draw(self) -> None:
+        z = rademacher(self.operator.size, self.draws, self.image)
+        z -= self.basis @ (self.basis.T @ z)
+        w = self.operator.matvec(z)
+        self.split.append(self._by_block(z * w))
+        self.squares.append(float(w.double().square().sum()))
+
+    def result(self, status: Status, remedy: str = "") -> Probes:
+        nothing = torch.zeros(1, len(self.spans), dtype=torch.float64, device="cpu")
         return Probes(
-            taken_blocks=taken,
-            taken_square=float(image.double().square().sum()),
-            blocks=torch.stack(split) if split else torch.zeros(1, len(names)).double(),
-            squares=torch.tensor(squares or [0.0], dtype=torch.float64),
-            names=tuple(names),
-            matvecs=(k + len(squares)) * operator.cost,
-            seconds=time.perf_counter() - begin,
+            taken_blocks=self._by_block((self.basis * self.image).sum(1)),
+            taken_square=float(self.image.double().square().sum()),
+            blocks=torch.stack(self.split) if self.split else nothing,
+            squares=torch.tensor(self.squares or [0.0], dtype=torch.float64, device="cpu"),
+            names=tuple(self.spans),
+            matvecs=self.products * self.operator.cost,
+            seconds=time.perf_counter() - self.begin,
             status=status,
             remedy=remedy,
         )
 
-    if k == operator.size:
-        return state(Status.EXACT)
-    if budget < k + 2:
-        raise SpiritlevelError(f"budget={budget}: at least {k + 2} products are needed here")
-    look = MIN_PROBES
-    with bar(budget, "probes") as progress:
-        try:
-            while k + len(squares) < budget:
-                z = rademacher(operator.size, draws, like)
-                z -= basis @ (basis.T @ z)
-                w = operator.matvec(z)
-                split.append(torch.stack([(z[s] @ w[s]).double().cpu() for s in names.values()]))
-                squares.append(float(w.double().square().sum()))
-                progress.update()
-                if len(squares) >= look:
-                    look = int(look * LOOKS) + 1
-                    if stop(state(Status.CONVERGED)):
-                        return state(Status.CONVERGED)
-        except KeyboardInterrupt:
-            if len(squares) < 2:
-                raise
-            return state(Status.INTERRUPTED, "run again, or accept the error")
-    if stop(state(Status.CONVERGED)):
-        return state(Status.CONVERGED)
-    return state(Status.BUDGET, "raise budget or rtol")
+    def _by_block(self, terms: Tensor) -> Tensor:
+        return torch.stack([terms[span].double().sum() for span in self.spans.values()]).cpu()
 
 
 def within(rtol: float, *quantities: Literal["trace", "frobenius"]) -> Stop:
