@@ -1,0 +1,70 @@
+"""When products are compiled, and what happens when that goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import spiritlevel as sl
+from cases import BY_NAME, randn
+from spiritlevel import compiled
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A compiler that only notes that it was called."""
+    seen: list[Any] = []
+
+    def fake(function: Any, **_: Any) -> Any:
+        seen.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", fake)
+    return seen
+
+
+def test_auto_compiles_once_the_work_has_paid_for_it(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = sl.hessian(BY_NAME["mlp"].objective(), compile="auto")
+    v = randn(operator.size)
+    before = operator @ v
+    assert calls == []
+    monkeypatch.setattr(compiled, "COMPILE_SECONDS", 0.0)
+    after = [operator @ v, operator @ v]
+    assert len(calls) == 1
+    assert operator.remark is not None
+    assert operator.remark() == "compiled (agrees with eager to 0e+00)"
+    for product in after:
+        torch.testing.assert_close(product, before, rtol=0, atol=0)
+
+
+def test_only_the_common_shape_is_compiled(calls: list[Any]) -> None:
+    case = BY_NAME["mlp"]
+    ragged = case.objective(microbatch=4)  # 10 examples: 3, 4 and 3
+    plain = sl.hessian(ragged, compile=False)
+    v = randn(plain.size)
+    torch.testing.assert_close(sl.hessian(ragged, compile=True) @ v, plain @ v)
+    assert len(calls) == 1
+
+
+def test_a_compiler_that_fails_or_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = BY_NAME["mlp"].objective()
+    v = randn(objective.size)
+    truth = sl.hessian(objective, compile=False) @ v
+
+    def broken(function: Any, **_: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    def wrong(function: Any, **_: Any) -> Any:
+        return lambda batch, vector: 2 * function(batch, vector)
+
+    for compiler, remark in ((broken, "compiling failed (RuntimeError)"), (wrong, "differed by")):
+        monkeypatch.setattr(torch, "compile", compiler)
+        operator = sl.hessian(objective, compile=True)
+        torch.testing.assert_close(operator @ v, truth, rtol=0, atol=0)
+        assert operator.remark is not None
+        assert remark in operator.remark()
+        assert "products stayed eager" in operator.remark()
