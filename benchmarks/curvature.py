@@ -2,8 +2,8 @@
 
     SPIRITLEVEL_DATA=... python benchmarks/curvature.py --device cuda --images 10000
 
-Every answer is judged by its true relative residual ||Hv - lambda v|| / |lambda|, computed with
-the same product for all. Peers run as their own README shows them, and again with
+Every answer is judged by its true relative residual ||Hv - lambda v|| / |lambda|, computed in
+float64 for all. Peers run as their own README shows them, and again with
 cudnn.benchmark on. `--transformer` adds a GPT-2-small-sized net, 8 x 512 tokens.
 """
 
@@ -191,8 +191,9 @@ def our_warm_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, device: str) -> 
 
 
 def eigenvalue_lines(device: str, x: Tensor, y: Tensor, seeds: list[int]) -> list[Line]:
-    judge = sl.hessian(sl.Objective(trained().to(device), (x, y), F.cross_entropy), compile=False)
-    judge = replace(judge, coarse=None)
+    # in float64, so that nobody's own rounding (tf32, memory layout) is taken for the truth
+    exact = sl.Objective(trained().to(device), (x, y), F.cross_entropy, dtype=torch.float64)
+    judge = sl.hessian(exact, compile=False)
     contenders: dict[str, Callable[..., tuple[float, Tensor, float]]] = {
         **{f"PyHessian, seed {s}": partial(pyhessian_eigenvalue, seed=s) for s in seeds},
         "curvlinops + eigsh": curvlinops_eigenvalue,
@@ -207,7 +208,7 @@ def eigenvalue_lines(device: str, x: Tensor, y: Tensor, seeds: list[int]) -> lis
                 run(model, x[:256], y[:256])  # warm up kernels and lazy imports
                 seconds, found = timed(device, lambda r=run, m=model: r(m, x, y))
             value, vector, products = found  # type: ignore[misc]
-            v = vector.to(device=device, dtype=torch.float32)
+            v = vector.to(device=device, dtype=torch.float64)
             v = v / v.norm()
             residual = float((judge @ v - value * v).norm()) / abs(value)
             label = name + (", cudnn.benchmark" if tuned else "")

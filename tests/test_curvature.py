@@ -348,6 +348,25 @@ def test_a_wrong_product_is_caught_by_the_check() -> None:
         sl.hessian(objective, rung="double backward")
 
 
+def test_examples_fitted_to_the_last_digit_are_still_measured() -> None:
+    """Their gradients cancel so far that finite differences of them are noise."""
+    case = BY_NAME["relu mlp"]
+    fitted = case.model()
+    x, _ = case.data()
+    with torch.no_grad():
+        fitted[2].weight.mul_(1000)  # type: ignore[index]
+        y = fitted(x).argmax(1)
+    objective = sl.Objective(fitted, (x[:2], y[:2]), F.cross_entropy)
+    assert objective.value() < 1e-7
+    operator = sl.hessian(objective)
+    dense = torch.func.hessian(
+        lambda v: F.cross_entropy(
+            torch.func.functional_call(fitted, objective.named(v), (x[:2],)), y[:2]
+        )
+    )(objective.vector)
+    torch.testing.assert_close(operator.dense(), dense, rtol=0, atol=1e-2 * float(dense.norm()))
+
+
 # Errors ---------------------------------------------------------------------------------------
 
 

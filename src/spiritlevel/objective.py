@@ -313,7 +313,7 @@ class Objective:
             )
 
     def _lay_out(self) -> None:
-        """Store images channels-last on a GPU: convolutions are two to three times as fast.
+        """Store images channels-last on a GPU: products of a ResNet-20 take 0.6 of the time.
 
         A model that calls .view on its activations cannot run so and stays as it is.
         """

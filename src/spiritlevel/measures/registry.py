@@ -20,6 +20,7 @@ from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
 
 COARSE_ROUNDING = 1e-3
+DOUBTFUL_CHECK = 1e-2
 AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
 
 
@@ -119,6 +120,11 @@ def _remarks(instruments: Instruments) -> list[str]:
         return []
     operator = instruments.hessian
     remarks = [operator.remark()] if operator.remark else []
+    if operator.check and operator.check > DOUBTFUL_CHECK:
+        remarks.append(
+            f"the product differs from finite differences by {operator.check:.0e}: examples fitted "
+            "to the last digit, kinks, or a loss without second derivatives; use more examples"
+        )
     if operator.rounding and operator.rounding > COARSE_ROUNDING:
         remarks.append(
             f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
