@@ -4,7 +4,7 @@
 
 Every answer is judged by its true relative residual ||Hv - lambda v|| / |lambda|, computed in
 float64 for all. Peers run as their own README shows them, and again with
-cudnn.benchmark on. `--transformer` adds a GPT-2-small-sized net, 8 x 512 tokens.
+cudnn.benchmark on. `--what transformer` is a GPT-2-small-sized net, 8 x 512 tokens.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ import spiritlevel as sl
 from spiritlevel.compiled import Engine
 
 BATCH = 128  # what the peers' examples load the data with
+LARGE_BATCH = 2500  # what suits a GPU better
+TABLES = {  # and the row that the others are compared with
+    "eigenvalue": "PyHessian",
+    "product": "PyHessian product",
+    "transformer": "GPT-2 small, double backward",
+    "trace": "",
+}
 
 
 @dataclass
@@ -67,11 +74,11 @@ def batches(x: Tensor, y: Tensor, size: int = BATCH) -> list[tuple[Tensor, Tenso
 
 
 def pyhessian_eigenvalue(
-    model: nn.Module, x: Tensor, y: Tensor, seed: int, **options: float
+    model: nn.Module, x: Tensor, y: Tensor, seed: int, size: int = BATCH
 ) -> tuple[float, Tensor, float]:
     from pyhessian import hessian  # type: ignore[import-not-found]
 
-    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y), cuda=x.is_cuda)
+    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y, size), cuda=x.is_cuda)
     count = 0
     plain = peer.dataloader_hv_product
 
@@ -82,7 +89,7 @@ def pyhessian_eigenvalue(
 
     peer.dataloader_hv_product = counted
     torch.manual_seed(seed)  # it draws its start from the global generator
-    values, vectors = peer.eigenvalues(top_n=1, **options)
+    values, vectors = peer.eigenvalues(top_n=1)
     return values[0], torch.cat([v.reshape(-1) for v in vectors[0]]), count
 
 
@@ -94,19 +101,21 @@ def pyhessian_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], ob
     return lambda: peer.dataloader_hv_product(v)
 
 
-def curvlinops_operator(model: nn.Module, x: Tensor, y: Tensor) -> object:
+def curvlinops_operator(model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH) -> object:
     from curvlinops import HessianLinearOperator  # type: ignore[import-not-found]
 
     params = [p for p in model.parameters() if p.requires_grad]
     return HessianLinearOperator(
-        model, nn.CrossEntropyLoss(), params, batches(x, y), check_deterministic=False
+        model, nn.CrossEntropyLoss(), params, batches(x, y, size), check_deterministic=False
     )
 
 
-def curvlinops_eigenvalue(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, Tensor, float]:
+def curvlinops_eigenvalue(
+    model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH
+) -> tuple[float, Tensor, float]:
     from scipy.sparse.linalg import LinearOperator, eigsh
 
-    scipy_form = curvlinops_operator(model, x, y).to_scipy()  # type: ignore[attr-defined]
+    scipy_form = curvlinops_operator(model, x, y, size).to_scipy()  # type: ignore[attr-defined]
     count = 0
 
     def counted(v: object) -> object:
@@ -190,19 +199,33 @@ def our_warm_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, device: str) -> 
 # The tables -----------------------------------------------------------------------------------
 
 
-def eigenvalue_lines(device: str, x: Tensor, y: Tensor, seeds: list[int]) -> list[Line]:
+def contenders(
+    device: str, seeds: list[int], alone: bool
+) -> dict[str, Callable[..., tuple[float, Tensor, float]]]:
+    """Peers with their examples' batches, and on a GPU with large ones, which suit it better."""
+    peers: dict[str, Callable[..., tuple[float, Tensor, float]]] = {
+        f"PyHessian, seed {s}": partial(pyhessian_eigenvalue, seed=s) for s in seeds
+    }
+    if device == "cuda":
+        large = f"batches of {LARGE_BATCH}"
+        peers[f"PyHessian ({large})"] = partial(pyhessian_eigenvalue, seed=0, size=LARGE_BATCH)
+        peers[f"curvlinops + eigsh ({large})"] = partial(curvlinops_eigenvalue, size=LARGE_BATCH)
+    else:
+        peers["curvlinops + eigsh"] = curvlinops_eigenvalue
+    ours = {"spiritlevel": lambda m, a, b: our_eigenvalue(m, a, b, "auto")}
+    return ours if alone else {**peers, **ours}
+
+
+def eigenvalue_lines(
+    device: str, x: Tensor, y: Tensor, seeds: list[int], alone: bool
+) -> list[Line]:
     # in float64, so that nobody's own rounding (tf32, memory layout) is taken for the truth
     exact = sl.Objective(trained().to(device), (x, y), F.cross_entropy, dtype=torch.float64)
     judge = sl.hessian(exact, compile=False)
-    contenders: dict[str, Callable[..., tuple[float, Tensor, float]]] = {
-        **{f"PyHessian, seed {s}": partial(pyhessian_eigenvalue, seed=s) for s in seeds},
-        "curvlinops + eigsh": curvlinops_eigenvalue,
-        "spiritlevel": lambda m, a, b: our_eigenvalue(m, a, b, "auto"),
-    }
     lines = []
     for tuned in (False, True) if device == "cuda" else (False,):
         torch.backends.cudnn.benchmark = tuned
-        for name, run in contenders.items():
+        for name, run in contenders(device, seeds, alone).items():
             model = trained().to(device)
             with contextlib.redirect_stdout(io.StringIO()):  # peers chat
                 run(model, x[:256], y[:256])  # warm up kernels and lazy imports
@@ -216,9 +239,11 @@ def eigenvalue_lines(device: str, x: Tensor, y: Tensor, seeds: list[int]) -> lis
             gc.collect()
             print(lines[-1], flush=True)
     torch.backends.cudnn.benchmark = False
-    lines.append(middle("PyHessian", lines))
+    if not alone:
+        lines.append(middle("PyHessian", lines))
     if device == "cuda":
-        lines.append(middle("PyHessian", lines, ", cudnn.benchmark"))
+        if not alone:
+            lines.append(middle("PyHessian", lines, ", cudnn.benchmark"))
         lines.append(our_warm_eigenvalue(trained().to(device), x, y, device))
     return lines
 
@@ -233,9 +258,9 @@ def middle(peer: str, lines: list[Line], end: str = "") -> Line:
     return replace(median_run, what=f"{peer}{end}", note="the median of its seeds")
 
 
-def product_lines(device: str, x: Tensor, y: Tensor, repeats: int) -> list[Line]:
+def product_lines(device: str, x: Tensor, y: Tensor, repeats: int, alone: bool) -> list[Line]:
     lines = []
-    for tuned in (False, True) if device == "cuda" else (False,):
+    for tuned in () if alone else (False, True) if device == "cuda" else (False,):
         torch.backends.cudnn.benchmark = tuned
         end = ", cudnn.benchmark" if tuned else ""
         model = trained().to(device)
@@ -261,21 +286,23 @@ def transformer_lines(device: str) -> list[Line]:
     objective = sl.Objective(model, {"input_ids": ids, "labels": ids}, microbatch=8)
     v = torch.randn(objective.size, device=device)
     lines = []
-    for rung, fast in (
-        ("jvp of gradient", False),
-        ("double backward", False),
-        ("jvp of gradient", True),
-    ):
-        operator = sl.hessian(objective, rung=rung, compile=fast)
+    for rung in ("jvp of gradient", "double backward"):
+        operator = sl.hessian(objective, rung=rung, compile=False)
         operator @ v
         torch.cuda.reset_peak_memory_stats()
         seconds = median(device, lambda o=operator: o @ v, 3)
         peak = torch.cuda.max_memory_allocated() / 2**30
-        how = rung + (", compiled" if fast else "")
-        lines.append(Line(f"GPT-2 small, {how}", seconds, note=f"peak {peak:.1f} GiB"))
+        lines.append(Line(f"GPT-2 small, {rung}", seconds, note=f"peak {peak:.1f} GiB"))
         print(lines[-1], flush=True)
     seconds = median(device, objective.gradient, 3)
     return [*lines, Line("GPT-2 small, gradient", seconds)]
+
+
+def trace_line(device: str, x: Tensor, y: Tensor) -> Line:
+    objective = sl.Objective(trained().to(device), (x, y), F.cross_entropy)
+    found = sl.trace(sl.hessian(objective), method="hutch++", rtol=0.03)
+    note = f"standard error {found.stderr:.3g}"
+    return Line("spiritlevel trace, Hutch++", found.seconds, found.matvecs, found.value, note=note)
 
 
 def show(title: str, lines: list[Line], base: str) -> None:
@@ -304,8 +331,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of PyHessian")
-    parser.add_argument("--transformer", action="store_true")
-    parser.add_argument("--trace", action="store_true", help="also estimate the trace")
+    parser.add_argument(
+        "--what", nargs="+", choices=TABLES, default=["eigenvalue", "product"], help="which tables"
+    )
+    parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = options.device
@@ -314,25 +343,18 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, {device}, {images} images, {torch.get_num_threads()} threads"
     )
-    tables = {
-        "Top eigenvalue": eigenvalue_lines(device, x, y, options.seeds),
-        "One product": product_lines(device, x, y, options.repeats),
+    lines = {
+        "eigenvalue": lambda: eigenvalue_lines(device, x, y, options.seeds, options.alone),
+        "product": lambda: product_lines(device, x, y, options.repeats, options.alone),
+        "transformer": lambda: transformer_lines(device),
+        "trace": lambda: [trace_line(device, x, y)],
     }
-    if options.transformer:
-        tables["Transformer"] = transformer_lines(device)
-    bases = {
-        "Top eigenvalue": "PyHessian",
-        "One product": "PyHessian product",
-        "Transformer": "GPT-2 small, double backward",
-    }
-    for title, lines in tables.items():
-        show(title, lines, bases[title])
-    if options.trace:
-        objective = sl.Objective(trained().to(device), (x, y), F.cross_entropy)
-        print("\ntrace", sl.trace(sl.hessian(objective), method="hutch++", rtol=0.03))
+    tables = {what: lines[what]() for what in options.what}
+    for what, rows in tables.items():
+        show(what, rows, TABLES[what])
     if options.json:
-        rows = {title: [asdict(line) for line in lines] for title, lines in tables.items()}
-        options.json.write_text(json.dumps(rows, indent=2))
+        found = {what: [asdict(line) for line in rows] for what, rows in tables.items()}
+        options.json.write_text(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -68,3 +68,15 @@ def test_a_compiler_that_fails_or_errs_is_not_used(monkeypatch: pytest.MonkeyPat
         assert operator.remark is not None
         assert remark in operator.remark()
         assert "products stayed eager" in operator.remark()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn with BatchNorm", "GPT-2"])
+def test_the_whole_product_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.compile
+    # the tracer alone: what it cannot see through would otherwise run eagerly, and silently
+    monkeypatch.setattr(torch, "compile", lambda f, **kw: whole(f, **kw, backend="eager"))
+    objective = BY_NAME[name].objective()
+    operator, v = sl.hessian(objective, compile=True), randn(objective.size)
+    torch.testing.assert_close(operator @ v, sl.hessian(objective, compile=False) @ v)
+    assert operator.remark is not None
+    assert operator.remark().startswith("compiled (agrees with eager")

@@ -75,7 +75,7 @@ class Engine:
 
         batch = next(b for b in objective.batches if self._form(b) == self.common_form)
         try:
-            fast = torch.compile(single, dynamic=False)
+            fast = torch.compile(single, dynamic=False, fullgraph=True)  # no silent eager parts
             found, truth = fast(batch, v), single(batch, v)
         except torch.OutOfMemoryError:
             raise

@@ -25,18 +25,22 @@ from spiritlevel.loss.base import (
     scalar,
 )
 
+Pair = Callable[[Tensor, Any], Tensor]
+
 
 def of_pair(loss: Callable[..., Any]) -> Loss:
     """loss(outputs, y) averaged over the examples (or tokens) that count."""
     likelihood = _likelihood(loss)
+    # made once: products are compiled, and compilers do not see through inspect or copy
+    sums, units = _reduced(loss, "sum"), _reduced(loss, "none")
 
     def outputs(model: nn.Module, batch: Batch) -> Tensor:
         return first_tensor(call(model, batch[0]))
 
     def on_outputs(out: Tensor, batch: Batch) -> Total:
         if len(batch) == 3:
-            return _weighted(loss, out, batch[1], batch[2])
-        return _summed(loss, out, batch[1], examples(batch))
+            return _weighted(loss, units, out, batch[1], batch[2])
+        return _summed(loss, sums, out, batch[1], examples(batch))
 
     def averaged(out: Tensor) -> int:
         return 1 if _option(loss, "reduction") == "sum" else out[0].numel()
@@ -70,12 +74,12 @@ def of_pair(loss: Callable[..., Any]) -> Loss:
     )
 
 
-def _summed(loss: Any, out: Tensor, y: Any, n: int) -> Total:
+def _summed(loss: Any, sums: Pair | None, out: Tensor, y: Any, n: int) -> Total:
     """The sum over the units of a batch, and by how many PyTorch's own mean would divide."""
     reduction = _option(loss, "reduction")
-    if _scores_labels(loss) and _are_labels(y) and reduction != "none":
+    if sums and _scores_labels(loss) and _are_labels(y) and reduction != "none":
         # summed at once: a mean over labels that are all ignored would be 0 / 0
-        return _reduced(loss, "sum")(out, y), _label_weights(loss, y).sum()
+        return sums(out, y), _label_weights(loss, y).sum()
     value = scalar(loss(out, y), "the value of loss(outputs, y)")
     count: Tensor | float = n
     if _are_labels(y):
@@ -85,9 +89,14 @@ def _summed(loss: Any, out: Tensor, y: Any, n: int) -> Total:
     return (value, count) if reduction == "sum" else (value * count, count)
 
 
-def _weighted(loss: Any, out: Tensor, y: Tensor, weight: Tensor) -> Total:
+def _weighted(loss: Any, each: Pair | None, out: Tensor, y: Tensor, weight: Tensor) -> Total:
     """sum_i w_i l_i and sum_i w_i; a weight per example serves all its tokens."""
-    units = _reduced(loss, "none")(out, y)
+    if each is None:
+        raise SpiritlevelError(
+            "batches (x, y, weight) need a loss that takes reduction='none'; "
+            "give such a loss, or a function loss(model, batch) -> (sum, count)"
+        )
+    units = each(out, y)
     if _likelihood(loss) != "softmax" and not _are_labels(y) and units.ndim > weight.ndim:
         units = units.flatten(weight.ndim).mean(-1)
     weight = _spread(weight, units).expand_as(units)
@@ -151,18 +160,17 @@ def _label_weights(loss: Any, y: Tensor) -> Tensor:
     return class_weights[y.masked_fill(~counted, 0)] * counted
 
 
-def _reduced(loss: Any, reduction: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same loss with another reduction."""
+def _reduced(loss: Any, reduction: str) -> Pair | None:
+    """The same loss with another reduction, if it knows one."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         other = copy.copy(loss)
         other.reduction = reduction  # type: ignore[assignment]
         return other
-    if "reduction" in inspect.signature(_plain(loss)).parameters:
-        return functools.partial(loss, reduction=reduction)
-    raise SpiritlevelError(
-        f"batches (x, y, weight) need a loss that takes reduction={reduction!r}; "
-        "give such a loss, or a function loss(model, batch) -> (sum, count)"
-    )
+    try:
+        known = "reduction" in inspect.signature(_plain(loss)).parameters
+    except ValueError:  # a builtin without a signature
+        return None
+    return functools.partial(loss, reduction=reduction) if known else None
 
 
 def _placed(loss: Any, dtype: torch.dtype, device: torch.device) -> Any:
