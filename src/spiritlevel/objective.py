@@ -89,6 +89,7 @@ class Objective:
         self._scope = Scope(self._model)
         own = dict(self._model.named_parameters())
         self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
+        self._buffers: dict[str, Tensor] = {}  # those that differ from the model's own
         self._batches = frozen.freeze(data, self._place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self.notes = tuple(notes)
@@ -108,6 +109,16 @@ class Objective:
     def params(self) -> dict[str, Tensor]:
         """The point: the chosen parameters by name (do not write into them)."""
         return dict(self._params)
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The model's buffers (running statistics, tables) by name."""
+        return {**dict(self._model.named_buffers()), **self._buffers}
+
+    @property
+    def module(self) -> nn.Module:
+        """The private copy of the model (do not write into it); its values may be older ones."""
+        return self._model
 
     @functools.cached_property
     def shapes(self) -> dict[str, torch.Size]:
@@ -218,8 +229,11 @@ class Objective:
     # Other points, other data ----------------------------------------------------------------
 
     @torch.inference_mode(False)
-    def at(self, params: Params | Tensor) -> Objective:
-        """The same objective at another point: named tensors (the rest stay) or a flat vector."""
+    def at(self, params: Params | Tensor, *, buffers: Params | None = None) -> Objective:
+        """The same objective at another point: named tensors (the rest stay) or a flat vector.
+
+        `buffers` replaces some of the model's buffers too.
+        """
         if isinstance(params, Tensor):
             if params.shape != (self.size,):
                 raise SpiritlevelError(
@@ -237,7 +251,17 @@ class Objective:
                     f"it is {tuple(self.shapes[name])}"
                 )
         moved = {k: v.detach().to(self._params[k]).clone() for k, v in params.items()}
-        return self._replaced(_params={**self._params, **moved})
+        given = {k: v.detach().clone() for k, v in (buffers or {}).items()}
+        return self._replaced(
+            _params={**self._params, **moved}, _buffers={**self._buffers, **given}
+        )
+
+    @torch.inference_mode(False)
+    def edited(self, edit: Callable[[nn.Module], None]) -> Objective:
+        """The same objective with another private copy of the model, changed by `edit`."""
+        changed = private_copy(self._model)
+        edit(changed)
+        return self._replaced(_model=changed, _scope=Scope(changed))
 
     @torch.inference_mode(False)
     def on(self, batches: Sequence[Batch], *, keep_count: bool = False) -> Objective:
@@ -262,6 +286,9 @@ class Objective:
         other._loss = moved(self._loss, dtype, self.device)
         other._scope = Scope(other._model)
         other._params = {k: v.to(dtype) for k, v in self._params.items()}
+        other._buffers = {
+            k: v.to(dtype) if v.is_floating_point() else v for k, v in self._buffers.items()
+        }
         other._batches = [map_tensors(other._place, batch) for batch in self._batches]
         return other
 
@@ -273,8 +300,9 @@ class Objective:
 
     def _run(self, action: Callable[[nn.Module, Batch], Any], params: Params, batch: Batch) -> Any:
         state = {f"model.{name}": tensor for name, tensor in params.items()}
+        state |= {f"model.{name}": tensor for name, tensor in self._buffers.items()}
         if self.mode == "train":  # BatchNorm writes into its buffers: give it copies
-            state |= {f"model.{k}": b.clone() for k, b in self._model.named_buffers()}
+            state |= {f"model.{k}": b.clone() for k, b in self.buffers.items()}
         batch = self.here(batch)
         if self.seed is None and not torch.is_autocast_enabled(self.device.type):
             return functional_call(self._scope, state, (action, batch))

@@ -1,0 +1,267 @@
+"""Find the group of a model: export, walk, collect what stayed free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from spiritlevel import batches as frozen
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.loss.base import call, first_tensor
+from spiritlevel.module import cast, private_copy, unwrap
+from spiritlevel.objective import Objective
+from spiritlevel.scope import set_apart
+from spiritlevel.symmetry.dead import dead_biases
+from spiritlevel.symmetry.example import guessed
+from spiritlevel.symmetry.forms import WILD, compact
+from spiritlevel.symmetry.graph import Interpreter, Predictor, capture, name_of, parameter_scales
+from spiritlevel.symmetry.group import EpsScale, Generator, Group, sparse
+from spiritlevel.symmetry.walk import Eps, Scales, Statistics, Walk
+from spiritlevel.tensors import map_tensors
+
+EXAMPLES = 2  # of the data go into the graph
+# in the order in which they name a generator that passes several
+KINDS = (
+    "dead",
+    "query-key",
+    "value-output",
+    "residual",
+    "norm input",
+    "gain",
+    "gate",
+    "hidden",
+    "linear",
+)
+
+
+@set_apart()
+def symmetries(
+    model: nn.Module | Objective,
+    example: Any = None,
+    *,
+    statistics: Statistics = "fixed",
+    eps: Eps = "exact",
+) -> Group:
+    """Every rescaling of the parameters that leaves all predictions as they are.
+
+    From the torch.export graph: each operation states equations between the log-scales of its
+    inputs, outputs and parameters, and what they leave free are the generators. Sound by
+    construction; an operation that no rule covers blocks what passes it, and is named.
+
+    - `example`: what the model takes (a tensor, a tuple of arguments, a dict of named ones); an
+      Objective brings its own, and common models are guessed.
+    - `statistics`: "free" lets the running statistics of BatchNorm move along.
+    - `eps`: "approximate" admits scales that the eps of a norm breaks a little.
+    """
+    if statistics not in get_args(Statistics):
+        raise SpiritlevelError(f'statistics is {statistics!r}; choose "fixed" or "free"')
+    if eps not in get_args(Eps):
+        raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
+    predictor, movable = _predictor(model, example)
+    program = capture(predictor)
+    walk = Walk(statistics, eps)
+    names = _canonical(predictor.model)
+    scales = _propagate(walk, program, movable, names)
+    order = [n for n in names.values() if n in scales]
+    return _collect(walk, {n: scales[n] for n in dict.fromkeys(order)})
+
+
+def _predictor(model: nn.Module | Objective, example: Any) -> tuple[Predictor, set[str]]:
+    """What to export, on the CPU, and the parameters that may move."""
+    if isinstance(model, Objective):
+        if example is not None:
+            raise SpiritlevelError("example is for a module; an Objective brings its own data")
+        batch = model.few(EXAMPLES)
+        if frozen.divisible(batch):
+            batch = frozen.rows(batch, slice(0, EXAMPLES))
+        copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
+        copied.train(model.mode == "train")
+        batch = map_tensors(lambda t: t.detach().cpu(), batch)
+        return Predictor(copied, model.loss.outputs, batch), set(model.params)
+    module, _ = unwrap(model)
+    copied = private_copy(module).cpu().float().eval()
+    if example is None:
+        example = guessed(copied)
+    example = map_tensors(lambda t: t.detach().cpu(), example)
+    example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
+    movable = {name for name, _ in module.named_parameters()}
+    return Predictor(copied, lambda m, x: first_tensor(call(m, x)), example), movable
+
+
+def _canonical(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer -> its first name; tied ones share it."""
+    first: dict[int, str] = {}
+    found = {}
+    for name, tensor in [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]:
+        found[name] = first.setdefault(id(tensor), name)
+    return found
+
+
+def _propagate(
+    walk: Walk, program: ExportedProgram, movable: set[str], names: Mapping[str, str]
+) -> dict[str, Scales]:
+    """Walk the graph; the scales of the parameters by name."""
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+    specs = program.graph_signature.input_specs
+    places: dict[str, list[fx.Node]] = {}
+    for node, spec in zip(nodes, specs, strict=True):
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            own = names[str(spec.target).removeprefix("model.")]
+            places.setdefault(own, []).append(node)
+    statistics = _statistics(program.graph) if walk.statistics == "free" else set()
+    scales: dict[str, Scales] = {}
+    for name, uses in places.items():
+        if name in movable or statistics.intersection(uses):
+            scales[name] = parameter_scales(walk, name, uses[0].meta["val"].shape, uses)
+    inputs: list[Any] = []
+    for node, spec in zip(nodes, specs, strict=True):
+        own = names.get(str(spec.target).removeprefix("model.")) if spec.target else None
+        if own in scales:
+            inputs.append(scales[own])
+        elif spec.kind == InputKind.USER_INPUT:
+            inputs.append(walk.still(node.meta["val"].shape))
+        else:
+            inputs.append(_constant(program, spec).clone())
+    outputs = Interpreter(walk, program.graph_module, dead_biases(program.graph)).run(
+        program.graph, inputs
+    )
+    walk.node = None
+    wanted = set(program.graph_signature.user_outputs)
+    results = next(n for n in program.graph.nodes if n.op == "output").args[0]
+    assert isinstance(results, (tuple, list))
+    for node, value in zip(results, outputs, strict=True):
+        if isinstance(node, fx.Node) and node.name in wanted and isinstance(value, Scales):
+            walk.block(value, "output")
+    return scales
+
+
+def _statistics(graph: fx.Graph) -> set[fx.Node]:
+    """Running means and variances that a batch_norm in eval mode reads."""
+    return {
+        n
+        for node in graph.nodes
+        if name_of(node) in ("batch_norm", "instance_norm") and node.args[5] is False
+        for n in node.args[3:5]
+        if isinstance(n, fx.Node)
+    }
+
+
+def _constant(program: ExportedProgram, spec: Any) -> Tensor:
+    state = program.state_dict
+    return (state[spec.target] if spec.target in state else program.constants[spec.target]).detach()
+
+
+@dataclass
+class _Table:
+    """Forms by row, as they are first met."""
+
+    walk: Walk
+    columns: dict[int, int]
+    rows: dict[int, int]
+    entries: list[tuple[int, int, float]]
+
+    def place(self, ids: Tensor) -> Tensor:
+        """Row numbers for a tensor of ids."""
+        ids = self.walk.system.canonical(ids)
+        small = compact(ids)
+        values, where = small.unique(return_inverse=True)
+        found = torch.tensor([self._row(n) for n in values.tolist()], dtype=torch.int64)
+        return found[where].reshape(small.shape)
+
+    def _row(self, number: int) -> int:
+        if number not in self.rows:
+            self.rows[number] = row = len(self.rows)
+            form = () if number == WILD else self.walk.system.reduced(number)
+            self.entries += [(row, self.columns[v], float(c)) for v, c in form if v in self.columns]
+        return self.rows[number]
+
+
+def _collect(walk: Walk, scales: dict[str, Scales]) -> Group:
+    """The unknowns that stayed free, as a group."""
+    system = walk.system
+    free: dict[int, None] = {}
+    for value in scales.values():
+        for term in value.terms:
+            for number in compact(term).unique().tolist():
+                free |= dict.fromkeys(v for v, _ in system.reduced(number))
+    alive = [v for v in free if v in system.touched]
+    table = _Table(walk, {v: i for i, v in enumerate(alive)}, {}, [])
+    placements = {n: tuple(table.place(t) for t in value.terms) for n, value in scales.items()}
+    norms = tuple(
+        EpsScale(n.module, n.operation, n.eps, table.place(n.scale)) for n in walk.norms
+    )
+    rows, columns, values = (torch.tensor(x) for x in zip(*table.entries, strict=True)) if (
+        table.entries
+    ) else (torch.zeros(0).long() for _ in range(3))
+    forms = sparse(rows, columns, values, (len(table.rows), len(alive)))
+    unused = {system.origins[v].parameter for v in free if v not in system.touched}
+    shapes = {n: value.shape for n, value in scales.items()}
+    kinds = _kinds(walk)
+    origins = [system.origins[v] for v in alive]
+    group = Group(
+        shapes,
+        placements,
+        forms,
+        tuple(
+            Generator(f"{o.parameter}, {o.role} {o.index}", kinds.get(v, "linear"), o.parameter)
+            for v, o in zip(alive, origins, strict=True)
+        ),
+        blocks=tuple(b for b in walk.blocks if b.operation != "output"),
+        unused=tuple(n for n in shapes if n in unused),
+        buffers=frozenset(n for n in shapes if _is_statistic(n)),
+        norms=norms,
+    )
+    return _named(group, [o.index for o in origins])
+
+
+def _is_statistic(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in ("running_mean", "running_var")
+
+
+def _kinds(walk: Walk) -> dict[int, str]:
+    """The kind of every free unknown: the first in KINDS of the places that it passes."""
+    found: dict[int, int] = {}
+    for kind, ids in walk.notes:
+        rank = KINDS.index(kind)
+        for number in ids.unique().tolist():
+            for v, _ in walk.system.reduced(number) if number != WILD else ():
+                found[v] = min(rank, found.get(v, rank))
+    return {v: KINDS[rank] for v, rank in found.items()}
+
+
+def _named(group: Group, channels: list[int]) -> Group:
+    """Names that a person understands: from which layer to which, and the channel."""
+    from dataclasses import replace
+
+    ups: list[list[str]] = [[] for _ in group.generators]
+    downs: list[list[str]] = [[] for _ in group.generators]
+    table = group.forms.coalesce()
+    for name, placed in group.placements.items():
+        module = name.rpartition(".")[0] or name
+        for index in placed:
+            rows = torch.zeros(group.forms.shape[0], dtype=torch.bool)
+            rows[index.reshape(-1)] = True
+            chosen = rows[table.indices()[0]]
+            signed = torch.stack(
+                [table.indices()[1][chosen], (table.values()[chosen] > 0).long()], dim=1
+            )
+            for column, positive in signed.unique(dim=0).tolist():
+                side = ups[column] if positive else downs[column]
+                if module not in side:
+                    side.append(module)
+    generators = []
+    for g, up, down, channel in zip(group.generators, ups, downs, channels, strict=True):
+        start, end = up[:1] or down[:1], [m for m in down if m not in up[:1]][-1:]
+        between = len({*up, *down}) - len(start) - len(end)
+        arrow = " -> ".join(start + ([f"{between} more"] if between > 0 else []) + end)
+        generators.append(replace(g, name=f"{arrow}, channel {channel}"))
+    return replace(group, generators=tuple(generators))

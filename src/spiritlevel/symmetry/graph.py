@@ -1,0 +1,325 @@
+"""From a module to its graph, and a walk along it that applies the rules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.symmetry.forms import ZERO, squash
+from spiritlevel.symmetry.rules import RULES, SHAPE_OPERATIONS
+from spiritlevel.symmetry.walk import Scales, Walk
+from spiritlevel.tensors import leaves, map_tensors
+
+MATRIX_OPERATIONS = frozenset(
+    ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "embedding", "index"]
+    + [f"conv{back}{n}d" for n in (1, 2, 3) for back in ("", "_transpose")]
+)
+ELEMENTS = 1_000_000  # a parameter with more elements is always taken as a matrix
+SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+class Predictor(nn.Module):
+    """Tensors in, predictions out: what is exported."""
+
+    def __init__(self, model: nn.Module, outputs: Callable[..., Tensor], example: Any) -> None:
+        super().__init__()
+        self.model, self.outputs, self.example = model, outputs, example
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        given = iter(tensors)
+        return self.outputs(self.model, map_tensors(lambda _: next(given), self.example))
+
+
+def capture(predictor: Predictor) -> ExportedProgram:
+    """The torch.export graph, or one clear message why there is none."""
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            return torch.export.export(predictor, tuple(leaves(predictor.example)), strict=False)
+    except Exception as error:  # torch.export fails in very many ways
+        reason = str(error).strip().splitlines()
+        raise SpiritlevelError(
+            f"symmetries cannot be found: torch.export could not trace this model "
+            f"({type(error).__name__}: {reason[0][:200] if reason else 'no reason given'}). Control "
+            "flow that depends on the data and operations that torch does not know stop it; "
+            "take them out (torch.where, torch.cond, a registered fake kernel), or give the part "
+            "that can be traced. measure() and everything that needs no symmetry still works"
+        ) from None
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of an operation, in place or not."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        name = target._opname
+        return name[:-1] if name.endswith("_") and not name.startswith("_") else name
+    return getattr(target, "__name__", str(target))
+
+
+def in_place(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and (
+        target._opname.endswith("_") and not target._opname.startswith("_")
+    )
+
+
+def shape_action(node: fx.Node) -> Callable[..., Any]:
+    """The operation for ids, whose strides are not those of the traced tensors."""
+    if name_of(node) in ("view", "_unsafe_view"):
+        if node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype:
+            raise NotImplementedError  # other bits, not another shape
+        return torch.reshape
+    assert callable(node.target)
+    return node.target
+
+
+class Interpreter:
+    """Carries scales through a graph: constants are computed, the rest follows the rules."""
+
+    def __init__(self, walk: Walk, root: nn.Module | None, dead: Mapping[fx.Node, Tensor]) -> None:
+        self.walk, self.root, self.dead = walk, root, dead
+
+    def run(self, graph: fx.Graph, inputs: Iterable[Any]) -> Any:
+        env: dict[fx.Node, Any] = {}
+        given, live = iter(inputs), _live(graph)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                env[node] = operator.attrgetter(node.target)(self.root)
+            elif node.op == "output":
+                return fx.map_arg(node.args[0], env.__getitem__)
+            elif node in live:
+                env[node] = self._call(node, env)
+                if in_place(node) and isinstance(node.args[0], fx.Node):
+                    self._write(node, env)
+        raise AssertionError("a graph without an output")
+
+    def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        self.walk.node = node
+        args = fx.map_arg(node.args, env.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, env.__getitem__)
+        moving = [v for v in _tree((args, kwargs)) if isinstance(v, Scales)]
+        name = name_of(node)
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        if name in SUBGRAPHS:
+            return self._enter(args)
+        if not moving:
+            return _computed(node, args, kwargs)
+        if "val" not in node.meta or name.startswith(("_assert", "sym_")):
+            return None
+        with suppress(NotImplementedError, MemoryError):
+            if name in SHAPE_OPERATIONS:
+                return self._move(node, name, args, kwargs)
+            if name in RULES:
+                if name in ("linear", "addmm") or name.startswith("conv"):
+                    kwargs, args = self._without_dead(node, name, args, kwargs)
+                return RULES[name](self.walk, *args, **kwargs)
+        return self._block(node, name, moving)
+
+    def _enter(self, args: tuple[Any, ...]) -> Any:
+        module = next(a for a in args if isinstance(a, fx.GraphModule))
+        given = args[args.index(module) + 1 :]
+        inner = Interpreter(self.walk, module, self.dead)
+        return inner.run(module.graph, given)
+
+    def _move(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
+        """A shape operation, on the ids."""
+        action = shape_action(node)
+        if name in ("cat", "concat", "stack"):
+            return self._joined(name, args, kwargs)
+        count = len(args[0].terms)
+        found = [action(*_term(args, k), **_term(kwargs, k)) for k in range(count)]
+        if isinstance(found[0], (tuple, list)):
+            return tuple(Scales(tuple(parts)) for parts in zip(*found, strict=True))
+        return Scales(tuple(found))
+
+    def _joined(self, name: str, args: Any, kwargs: Any) -> Scales:
+        pieces = [self.walk.single(v) for v in args[0]]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        join = torch.stack if name == "stack" else torch.cat
+        if name != "stack":  # torch.cat ignores empty one-dimensional tensors
+            pieces = [p for p in pieces if p.shape != (0,)]
+        return Scales((squash(join(pieces, dim)),))
+
+    def _without_dead(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The bias without the elements that no prediction sees."""
+        if node not in self.dead:
+            return kwargs, args
+        place = 0 if name == "addmm" else 2
+        bias = kwargs.get("bias") if "bias" in kwargs else args[place]
+        gone = self.dead[node]
+        ids = self.walk.single(bias)
+        self.walk.note("dead", ids[gone])
+        self.walk.system.touched.update(
+            v for n in ids[gone].tolist() for v, _ in self.walk.system.forms[n]
+        )
+        changed = Scales((torch.where(gone, 0, ids),))
+        if "bias" in kwargs:
+            return {**kwargs, "bias": changed}, args
+        return kwargs, (*args[:place], changed, *args[place + 1 :])
+
+    def _block(self, node: fx.Node, name: str, moving: list[Scales]) -> Any:
+        for value in moving:
+            self.walk.block(value, name)
+        return map_values(lambda v: self.walk.still(v.shape), node.meta["val"])
+
+    def _write(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
+        """What an operation in place changes under other names.
+
+        A view of something else would change that too, unseen: then nothing may move.
+        """
+        target = node.args[0]
+        assert isinstance(target, fx.Node)
+        aliases = [n for n in _aliases(target) if n in env and isinstance(env[n], Scales)]
+        if aliases:
+            for value in [env[n] for n in aliases] + [env[node]]:
+                if isinstance(value, Scales):
+                    self.walk.block(value, f"{name_of(node)} in place on a view")
+        env[target] = env[node]
+
+
+def parameter_scales(
+    walk: Walk, name: str, shape: torch.Size, nodes: list[fx.Node]
+) -> Scales:
+    """Unknowns for a parameter: rows + columns for a matrix, else one for each element.
+
+    The sum is settled by giving the first column none. Rows that are cut apart before use (the
+    projections of attention) get columns of their own.
+    """
+    users = [user for node in nodes for user in _final_users(node)]
+    matrix = len(shape) >= 2 and all(_as_matrix(node, user) for node, user in users)
+    if not matrix and shape.numel() <= ELEMENTS:
+        return Scales((walk.system.unknowns(name, "element", shape.numel()).reshape(shape),))
+    if len(shape) < 2:
+        return walk.still(shape)
+    first = any(name_of(user).startswith("conv") for _, user in users)
+    batch = () if first or len(shape) == 2 else shape[:-2]
+    j, k = (shape[0], shape[1]) if not batch else (shape[-2], shape[-1])
+    cuts = _cuts(nodes, j) if not batch else [j]
+    many = torch.Size(batch).numel()
+    rows = walk.system.unknowns(name, "row", many * j).reshape(*batch, j, 1)
+    columns = walk.system.unknowns(name, "column", many * len(cuts) * k)
+    columns = columns.reshape(*batch, len(cuts), k).clone()
+    columns[..., 0] = ZERO
+    if len(cuts) > 1:
+        columns = columns.repeat_interleave(torch.tensor(cuts), dim=0)
+    if first and len(shape) > 2:
+        extra = (None,) * (len(shape) - 2)
+        rows, columns = rows[(..., *extra)], columns[(..., *extra)]
+    return Scales((rows.expand(shape), columns.expand(shape)))
+
+
+def _final_users(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
+    """The operations that use a node, looked for behind changes of shape."""
+    found = []
+    for user in node.users:
+        if name_of(user) in SHAPE_OPERATIONS | {"to", "alias", "detach", "clone", "getitem"}:
+            found += _final_users(user)
+        else:
+            found.append((node, user))
+    return found
+
+
+def _as_matrix(node: fx.Node, user: fx.Node) -> bool:
+    name = name_of(user)
+    is_bias = name in ("addmm", "baddbmm") and user.args[0] is node
+    return name in MATRIX_OPERATIONS and not is_bias
+
+
+def _cuts(nodes: list[fx.Node], rows: int) -> list[int]:
+    """The heights of the blocks that all uses cut the rows into; one block if one does not."""
+    edges = {0, rows}
+    for user in (user for node in nodes for user in node.users):
+        name, args = name_of(user), user.args
+        dim = args[2] if name in ("split", "split_with_sizes", "chunk") and len(args) > 2 else 0
+        if name in ("split", "split_with_sizes", "chunk") and dim == 0:
+            sizes = [v.shape[0] for v in user.meta["val"]]
+            edges |= {sum(sizes[:i]) for i in range(len(sizes))}
+        elif name == "slice" and (len(args) < 2 or args[1] == 0):
+            start, end = (*args[2:4], None, None)[:2]
+            edges |= {int(e) for e in (start, end) if isinstance(e, int) and 0 < e < rows}
+        else:
+            return [rows]
+    ordered = sorted(edges)
+    return [b - a for a, b in zip(ordered, ordered[1:], strict=False)]
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that the output depends on; writing into one of them counts too."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        writes = in_place(node) and isinstance(node.args[0], fx.Node)
+        touched = writes and bool(({node.args[0]} | _aliases(node.args[0])) & live)
+        if node.op == "output" or node in live or touched:
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return live
+
+
+VIEWS = SHAPE_OPERATIONS - {"cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "roll"}
+
+
+def _aliases(node: Any) -> set[fx.Node]:
+    """Nodes that may share memory with this one, itself left out."""
+    root = node
+    while name_of(root) in VIEWS | {"getitem", "detach", "alias"} and root.all_input_nodes:
+        root = root.all_input_nodes[0]
+    found, queue = {root}, [root]
+    while queue:
+        for user in queue.pop().users:
+            if name_of(user) in VIEWS | {"getitem", "detach", "alias"} and user not in found:
+                found.add(user)
+                queue.append(user)
+    return found - {node}
+
+
+def _computed(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """A constant, computed; what would write into a constant writes into a copy."""
+    if in_place(node):
+        args = (args[0].clone() if isinstance(args[0], Tensor) else args[0], *args[1:])
+    action = node.target
+    assert callable(action)
+    with torch.no_grad():
+        return action(*args, **kwargs)
+
+
+def _tree(tree: Any) -> Iterable[Any]:
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _tree(item)
+    elif isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from _tree(item)
+    else:
+        yield tree
+
+
+def map_values(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, (tuple, list)):
+        return tuple(map_values(function, item) for item in tree)
+    return tree
+
+
+def _term(tree: Any, k: int) -> Any:
+    """The k-th term of the first value; of others only the shape matters."""
+    if isinstance(tree, Scales):
+        return tree.terms[min(k, len(tree.terms) - 1)]
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_term(item, k) for item in tree)
+    if isinstance(tree, Mapping):
+        return {key: _term(item, k) for key, item in tree.items()}
+    return tree

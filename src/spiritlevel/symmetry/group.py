@@ -1,0 +1,333 @@
+"""A group of rescalings theta -> exp(B t) * theta, as data."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.symmetry.walk import Block
+from spiritlevel.tensors import generator as random_generator
+
+if TYPE_CHECKING:
+    from spiritlevel.objective import Objective
+    from spiritlevel.symmetry.verify import Certificate
+
+CHUNK = 1 << 16  # elements that are scaled while they lie in the cache
+
+
+@dataclass(frozen=True)
+class Generator:
+    """One direction of the group: a channel that can be scaled, and what makes up for it."""
+
+    name: str
+    kind: str
+    layer: str
+
+
+@dataclass(frozen=True)
+class EpsScale:
+    """A norm whose eps would have to move along: eps -> exp(2 s) eps, s its input's log-scale."""
+
+    module: str
+    operation: str
+    eps: float
+    forms: Tensor  # rows of the table of forms
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some elements of one parameter and the exponent with which a generator scales them."""
+
+    parameter: str
+    exponents: Tensor  # broadcastable to the parameter
+
+    def __str__(self) -> str:
+        values = self.exponents.unique()
+        if len(values) == 1:
+            return f"{self.parameter} {float(values[0]):+g}"
+        where = [_places(self.exponents, d) for d in range(self.exponents.ndim)]
+        exponent = self.exponents[self.exponents != 0].unique().tolist()
+        text = ", ".join(f"{e:+g}" for e in exponent)
+        return f"{self.parameter}[{', '.join(where)}] {text}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """theta -> exp(B t) * theta with the same predictions for every t.
+
+    Row f of `forms` is a log-scale as a function of t; `placements` say, for each parameter, which
+    rows its elements have: tensors of row numbers that are broadcast and added.
+    """
+
+    shapes: dict[str, torch.Size]
+    placements: dict[str, tuple[Tensor, ...]]
+    forms: Tensor  # sparse, (forms, dim)
+    generators: tuple[Generator, ...]
+    blocks: tuple[Block, ...] = ()
+    unused: tuple[str, ...] = ()
+    buffers: frozenset[str] = frozenset()
+    norms: tuple[EpsScale, ...] = ()
+
+    # What it is -------------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        return len(self.generators)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many generators there are of each kind."""
+        found: dict[str, int] = {}
+        for g in self.generators:
+            found[g.kind] = found.get(g.kind, 0) + 1
+        return found
+
+    @functools.cached_property
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that nothing moves."""
+        moving = self._moving()
+        return tuple(n for n in self.shapes if n not in moving and n not in self.buffers)
+
+    def _moving(self) -> set[str]:
+        rows = torch.zeros(self.forms.shape[0], dtype=torch.bool)
+        rows[self.forms.coalesce().indices()[0]] = True
+        return {n for n, ids in self.placements.items() if any(bool(rows[i].any()) for i in ids)}
+
+    def pieces(self, index: int) -> tuple[Piece, ...]:
+        """What generator number `index` scales, and with which exponents."""
+        unit = torch.zeros(self.dim, dtype=torch.float64)
+        unit[index] = 1
+        table = self.forms @ unit
+        found = []
+        for name, ids in self.placements.items():
+            exponents = sum(table[i] for i in ids)
+            assert isinstance(exponents, Tensor)
+            if bool(exponents.any()):
+                found.append(Piece(name, exponents))
+        return tuple(found)
+
+    # Elements: vectors t ----------------------------------------------------------------------
+
+    def identity(self) -> Tensor:
+        return torch.zeros(self.dim, dtype=torch.float64)
+
+    def inverse(self, t: Tensor) -> Tensor:
+        return -self._checked(t)
+
+    def compose(self, s: Tensor, t: Tensor) -> Tensor:
+        return self._checked(s) + self._checked(t)
+
+    def random(self, seed: int | torch.Generator = 0, scale: float = 0.5) -> Tensor:
+        """Log-scales from N(0, scale^2), one per generator."""
+        draws = random_generator(seed)
+        return scale * torch.randn(self.dim, generator=draws, dtype=torch.float64)
+
+    # What they do -----------------------------------------------------------------------------
+
+    def log_scales(self, t: Tensor) -> dict[str, tuple[Tensor, ...]]:
+        """B t: for each parameter the terms of its log-scale, to be broadcast and added."""
+        table = self.forms @ self._checked(t)
+        return {name: tuple(table[i] for i in ids) for name, ids in self.placements.items()}
+
+    def act(self, params: Mapping[str, Tensor], t: Tensor) -> dict[str, Tensor]:
+        """exp(B t) * theta; what the group does not know stays as it is."""
+        scales = self.log_scales(t)
+        return {
+            name: _scaled(tensor, scales[name]) if name in scales else tensor.clone()
+            for name, tensor in params.items()
+        }
+
+    def factors(self, t: Tensor) -> dict[str, Tensor]:
+        """exp(B t), laid out for each parameter."""
+        return {
+            name: sum(terms, torch.zeros(())).exp().expand(self.shapes[name])
+            for name, terms in self.log_scales(t).items()
+        }
+
+    def pull(self, values: Mapping[str, Tensor]) -> Tensor:
+        """B' x for named tensors x: what each generator gathers."""
+        table = torch.zeros(self.forms.shape[0], dtype=torch.float64)
+        for name, ids in self.placements.items():
+            if name in values:
+                for index in ids:
+                    summed = values[name].detach().cpu().double().sum_to_size(index.shape)
+                    table.index_add_(0, index.reshape(-1), summed.reshape(-1))
+        return self.forms.T @ table
+
+    def matrix(self, names: Iterable[str] | None = None) -> Tensor:
+        """B itself, sparse: one row per element of the parameters, in order."""
+        rows, columns, values, start = [], [], [], 0
+        for name in self.shapes if names is None else names:
+            for index in self.placements.get(name, ()):
+                table = self.forms.index_select(0, index.reshape(-1)).coalesce()
+                places = torch.arange(self.shapes[name].numel()).reshape(self.shapes[name])
+                spread = torch.arange(index.numel()).reshape(index.shape).expand(self.shapes[name])
+                for k, (r, c) in enumerate(table.indices().T.tolist()):
+                    found = places[spread == r]
+                    rows.append(start + found)
+                    columns.append(torch.full_like(found, c))
+                    values.append(table.values()[k].expand(len(found)))
+            start += self.shapes[name].numel()
+        if not rows:
+            rows, columns, values = ([torch.zeros(0).long()] for _ in range(3))
+        return sparse(torch.cat(rows), torch.cat(columns), torch.cat(values), (start, self.dim))
+
+    def locate(self, params: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> Tensor:
+        """The t that takes `params` to `moved`, by least squares in the logarithms."""
+        ratio, known = {}, {}
+        for name in self.placements:
+            a, b = params[name].detach().cpu().double(), moved[name].detach().cpu().double()
+            usable = (a != 0) & (b != 0)
+            ratio[name] = torch.where(usable, (b / a).abs().log(), 0.0)
+            known[name] = usable
+        return self._least_squares(ratio, known)
+
+    def _least_squares(self, target: dict[str, Tensor], known: dict[str, Tensor]) -> Tensor:
+        """Conjugate gradients on B'B t = B' target."""
+        t = self.identity()
+        residual = self.pull(target)
+        direction, norm, first = residual.clone(), float(residual @ residual), None
+        for _ in range(2 * self.dim + 50):
+            first = norm if first is None else first
+            if norm <= 1e-28 * max(first, 1e-300) or norm == 0:
+                break
+            terms = self.log_scales(direction)
+            image = {
+                n: sum(terms[n], torch.zeros(())).expand(self.shapes[n]) * known[n] for n in target
+            }
+            product = self.pull(image)
+            step = norm / float(direction @ product)
+            t, residual = t + step * direction, residual - step * product
+            norm, old = float(residual @ residual), norm
+            direction = residual + (norm / old) * direction
+        return t
+
+    # On objectives ----------------------------------------------------------------------------
+
+    def apply(self, objective: Objective, t: Tensor) -> Objective:
+        """The objective at exp(B t) * theta: another point, the same predictions."""
+        state = {**objective.params, **{n: objective.buffers[n] for n in self.buffers}}
+        missing = [name for name in self.shapes if name not in state]
+        if missing:
+            raise SpiritlevelError(
+                f"this group moves {missing[0]!r}, which the objective does not have as a "
+                "parameter: make the group from the objective itself, symmetries(objective)"
+            )
+        moved = self.act(state, t)
+        buffers = {name: moved.pop(name) for name in self.buffers}
+        return objective.at(moved, buffers=buffers)
+
+    def verify(self, objective: Objective, twin: Objective) -> Certificate:
+        """The certificate that two objectives predict the same; see `verify`."""
+        from spiritlevel.symmetry.verify import verify
+
+        return verify(objective, twin, group=self)
+
+    # Parts ------------------------------------------------------------------------------------
+
+    def restrict(self, kinds: str | Iterable[str]) -> Group:
+        """The subgroup of some kinds of generators."""
+        wanted = {kinds} if isinstance(kinds, str) else set(kinds)
+        unknown = wanted - self.kinds.keys()
+        if unknown:
+            raise SpiritlevelError(
+                f"no generator is of the kind {sorted(unknown)[0]!r}; there are: "
+                + (", ".join(self.kinds) or "none")
+            )
+        chosen = [i for i, g in enumerate(self.generators) if g.kind in wanted]
+        return self.select(chosen)
+
+    def select(self, indices: Iterable[int]) -> Group:
+        """The subgroup of some generators."""
+        chosen = list(indices)
+        places = torch.full((self.dim,), -1)
+        places[chosen] = torch.arange(len(chosen))
+        return self._remapped(places, [self.generators[i] for i in chosen])
+
+    def layerwise(self) -> Group:
+        """One factor per layer, as in the paper: all channels of a layer move together."""
+        layers = list(dict.fromkeys((g.layer, g.kind) for g in self.generators))
+        places = torch.tensor(
+            [layers.index((g.layer, g.kind)) for g in self.generators], dtype=torch.int64
+        )
+        members = {key: [g for g in self.generators if (g.layer, g.kind) == key] for key in layers}
+        names = [
+            Generator(_common(members[key]), key[1], key[0]) for key in layers
+        ]
+        return self._remapped(places, names)
+
+    def _remapped(self, places: Tensor, generators: list[Generator]) -> Group:
+        table = self.forms.coalesce()
+        columns = places[table.indices()[1]] if self.dim else table.indices()[1]
+        kept = columns >= 0
+        shape = (self.forms.shape[0], len(generators))
+        forms = sparse(table.indices()[0][kept], columns[kept], table.values()[kept], shape)
+        return replace(self, forms=forms, generators=tuple(generators))
+
+    # For people -------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        from spiritlevel.symmetry.show import as_text
+
+        return as_text(self)
+
+    def __rich__(self) -> object:
+        from spiritlevel.symmetry.show import as_renderable
+
+        return as_renderable(self)
+
+    def _checked(self, t: Tensor) -> Tensor:
+        if t.shape != (self.dim,):
+            raise SpiritlevelError(
+                f"an element of this group is a vector of {self.dim} log-scales; "
+                f"got shape {tuple(t.shape)}"
+            )
+        return t.detach().cpu().double()
+
+
+def sparse(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    return torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), values.double(), shape, check_invariants=False
+    ).coalesce()
+
+
+def _scaled(tensor: Tensor, terms: tuple[Tensor, ...]) -> Tensor:
+    """The product with all factors; large matrices chunk by chunk, while they are in the cache."""
+    factors = [term.exp().to(tensor) for term in terms if bool(term.any())]
+    if not factors:
+        return tensor.clone()
+    if tensor.is_cuda or tensor.ndim < 2 or len(factors) == 1 or tensor.numel() <= CHUNK:
+        return math.prod(factors[1:], start=tensor * factors[0])
+    result = torch.empty_like(tensor)
+    rows = max(CHUNK // max(tensor[0].numel(), 1), 1)
+    for start in range(0, len(tensor), rows):
+        piece = slice(start, start + rows)
+        first, *rest = (f[piece] if f.shape[0] > 1 else f for f in factors)
+        torch.mul(tensor[piece], first, out=result[piece])
+        for factor in rest:
+            result[piece].mul_(factor)
+    return result
+
+
+def _places(exponents: Tensor, dim: int) -> str:
+    """Where along one axis a piece lies: a number, a few, or all."""
+    others = [d for d in range(exponents.ndim) if d != dim]
+    here = (exponents != 0).amax(others) if others else exponents != 0
+    found = here.nonzero().flatten().tolist()
+    if exponents.shape[dim] == 1 or len(found) == exponents.shape[dim]:
+        return ":"
+    if len(found) > 1 and found == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]}:{found[-1] + 1}"
+    return str(found[0]) if len(found) == 1 else f"{len(found)} of {exponents.shape[dim]}"
+
+
+def _common(members: list[Generator]) -> str:
+    name = members[0].name.rsplit(", ", 1)[0]
+    return f"{name}, {len(members)} channels together"

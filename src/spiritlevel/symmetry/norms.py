@@ -1,0 +1,136 @@
+"""Rules of normalizations, and what their eps and running statistics allow."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from torch import Tensor
+
+from spiritlevel.symmetry.products import add_bias
+from spiritlevel.symmetry.walk import Norm, Scales, Walk
+
+
+def normalized(walk: Walk, input: Any, dims: list[int], eps: float, operation: str) -> None:
+    """The elements that are normalized together share one scale, which eps allows or not."""
+    scale = walk.tied(input, dims)
+    if walk.eps == "exact" and eps:
+        walk.block(Scales((scale,)), f"eps of {operation}")
+        return
+    walk.note("norm input", scale)
+    if eps:
+        walk.norms.append(Norm(walk.module, operation, eps, scale))
+
+
+def scaled_and_shifted(walk: Walk, weight: Any, bias: Any, dim: int) -> Scales:
+    """gain * x + bias, after a normalization along all of x or per channel `dim`."""
+    size = walk.shape[dim:] if dim < 0 else walk.shape[dim : dim + 1]
+    out = walk.still(size).terms[0] if weight is None else walk.single(weight)
+    if weight is not None:
+        walk.note("gain", out)
+    if bias is not None:
+        out = walk.system.choose(out.expand(size), walk.single(bias))
+    if dim >= 0:
+        out = out.expand(size).reshape([-1] + [1] * (len(walk.shape) - dim - 1))
+    return walk.made(out)
+
+
+def layer_norm(
+    walk: Walk,
+    input: Any,
+    normalized_shape: list[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Scales:
+    count = len(normalized_shape)
+    normalized(walk, input, list(range(-count, 0)), eps, "layer_norm")
+    return scaled_and_shifted(walk, weight, bias, -count)
+
+
+def rms_norm(
+    walk: Walk, input: Any, normalized_shape: list[int], weight: Any = None, eps: Any = None
+) -> Scales:
+    count = len(normalized_shape)
+    normalized(walk, input, list(range(-count, 0)), 1e-7 if eps is None else eps, "rms_norm")
+    return scaled_and_shifted(walk, weight, None, -count)
+
+
+def group_norm(
+    walk: Walk,
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Scales:
+    ids = walk.single(input).unflatten(1, (num_groups, -1))
+    normalized(walk, Scales((ids,)), list(range(2, ids.ndim)), eps, "group_norm")
+    return scaled_and_shifted(walk, weight, bias, 1)
+
+
+def instance_norm(
+    walk: Walk,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Scales:
+    if not use_input_stats:
+        return batch_norm(
+            walk, input, weight, bias, running_mean, running_var, False, momentum, eps
+        )
+    normalized(walk, input, list(range(2, input.ndim)), eps, "instance_norm")
+    return scaled_and_shifted(walk, weight, bias, 1)
+
+
+def batch_norm(
+    walk: Walk,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Scales:
+    """(x - mean) / sqrt(var + eps) * gain + bias, per channel."""
+    others = [d for d in range(input.ndim) if d != 1]
+    if training or running_mean is None:
+        normalized(walk, input, others, eps, "batch_norm")
+        return scaled_and_shifted(walk, weight, bias, 1)
+    if walk.statistics == "fixed":
+        walk.block(Scales((walk.tied(input, others),)), "fixed statistics of batch_norm")
+        return scaled_and_shifted(walk, weight, bias, 1)
+    return _with_statistics(walk, input, weight, bias, running_mean, running_var, eps)
+
+
+def _with_statistics(
+    walk: Walk, input: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+) -> Scales:
+    """The mean moves with the input; the gain makes up for the input and the variance."""
+    system = walk.system
+    scale: Tensor = walk.tied(input, [d for d in range(input.ndim) if d != 1]).flatten()
+    walk.note("norm input", scale)
+    system.equate_all(scale, walk.single(mean))
+    variance = walk.single(var)
+    if walk.eps == "exact":
+        walk.block(Scales((variance,)), "eps of batch_norm")
+    elif eps:
+        walk.norms.append(Norm(walk.module, "batch_norm", eps, variance))
+    gain = walk.single(weight) if weight is not None else walk.still(scale.shape).terms[0]
+    walk.note("gain", gain)
+    whitened = system.weighted(scale, variance, 1, Fraction(-1, 2))
+    out = add_bias(walk, system.weighted(whitened, gain), bias, 0)
+    return walk.made(out.expand(scale.shape).reshape([-1] + [1] * (input.ndim - 2)))
+
+
