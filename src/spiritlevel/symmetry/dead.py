@@ -96,10 +96,7 @@ def _ends_in_softmax(node: fx.Node) -> bool:
                 return False
         elif name in ("to", "dropout", "clone", "alias") or (
             name in ("add", "sub", "mul", "div") and _with_constant(user, node)
-        ):
-            if not _ends_in_softmax(user):
-                return False
-        elif name in ("masked_fill", "where") and _masks_out(user, node):
+        ) or (name in ("masked_fill", "where") and _masks_out(user, node)):
             if not _ends_in_softmax(user):
                 return False
         else:
@@ -117,7 +114,9 @@ def _with_constant(user: fx.Node, node: fx.Node) -> bool:
 
 def _masks_out(user: fx.Node, node: fx.Node) -> bool:
     """Whether the other values are so low that softmax never sees them."""
-    first, second = (user.args[0], user.args[2]) if name_of(user) == "masked_fill" else user.args[1:3]
+    first, second = (
+        (user.args[0], user.args[2]) if name_of(user) == "masked_fill" else user.args[1:3]
+    )
     fill: Any = second if first is node else first
     if isinstance(fill, fx.Node):
         numbers = [a for a in fill.args if isinstance(a, (int, float))]

@@ -19,7 +19,7 @@ from spiritlevel.objective import Objective
 from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.dead import dead_biases
 from spiritlevel.symmetry.example import guessed
-from spiritlevel.symmetry.forms import WILD, compact
+from spiritlevel.symmetry.forms import WILD, Number, compact
 from spiritlevel.symmetry.graph import Interpreter, Predictor, capture, name_of, parameter_scales
 from spiritlevel.symmetry.group import EpsScale, Generator, Group, sparse
 from spiritlevel.symmetry.walk import Eps, Scales, Statistics, Walk
@@ -195,13 +195,15 @@ def _collect(walk: Walk, scales: dict[str, Scales]) -> Group:
                 free |= dict.fromkeys(v for v, _ in system.reduced(number))
     alive = [v for v in free if v in system.touched]
     table = _Table(walk, {v: i for i, v in enumerate(alive)}, {}, [])
-    placements = {n: tuple(table.place(t) for t in value.terms) for n, value in scales.items()}
-    norms = tuple(
-        EpsScale(n.module, n.operation, n.eps, table.place(n.scale)) for n in walk.norms
+    placements = {
+        n: tuple(table.place(t) for t in _settled(walk, value)) for n, value in scales.items()
+    }
+    norms = tuple(EpsScale(n.module, n.operation, n.eps, table.place(n.scale)) for n in walk.norms)
+    rows, columns, values = (
+        (torch.tensor(x) for x in zip(*table.entries, strict=True))
+        if (table.entries)
+        else (torch.zeros(0).long() for _ in range(3))
     )
-    rows, columns, values = (torch.tensor(x) for x in zip(*table.entries, strict=True)) if (
-        table.entries
-    ) else (torch.zeros(0).long() for _ in range(3))
     forms = sparse(rows, columns, values, (len(table.rows), len(alive)))
     unused = {system.origins[v].parameter for v in free if v not in system.touched}
     shapes = {n: value.shape for n, value in scales.items()}
@@ -221,6 +223,22 @@ def _collect(walk: Walk, scales: dict[str, Scales]) -> Group:
         norms=norms,
     )
     return _named(group, [o.index for o in origins])
+
+
+def _settled(walk: Walk, value: Scales) -> tuple[Tensor, ...]:
+    """Rows + columns of a matrix with nothing in all rows that the columns could hold."""
+    if len(value.terms) != 2 or compact(value.terms[1]).shape[0] > 1:
+        return value.terms
+    system = walk.system
+    rows, columns = (compact(system.canonical(t)) for t in value.terms)
+    common: set[tuple[int, Number]] | None = None
+    for number in rows.unique().tolist():
+        form = set(system.forms[number])
+        common = form if common is None else common & form
+        if not common:
+            return rows, columns
+    shift = torch.tensor(system.intern(tuple(sorted(common or ()))))
+    return system.weighted(rows, shift, 1, -1), system.weighted(columns, shift)
 
 
 def _is_statistic(name: str) -> bool:

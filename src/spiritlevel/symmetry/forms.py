@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,6 +39,7 @@ class System:
         self.origins: list[Origin] = []
         self.solved: dict[int, Form] = {}
         self.touched: set[int] = set()  # unknowns that some equation or product has met
+        self.fresh: set[int] = set()  # unknowns of the matrix that is being used for the first time
 
     # Forms ------------------------------------------------------------------------------------
 
@@ -60,8 +61,7 @@ class System:
 
     def reduced(self, number: int) -> Form:
         """The form behind an id, in unknowns that are still free."""
-        form = self._reduce(self.forms[number])
-        return form
+        return self._reduce(self.forms[number])
 
     def _reduce(self, form: Form) -> Form:
         solved = self.solved
@@ -103,9 +103,15 @@ class System:
     def _vanish(self, form: Form) -> None:
         if not form:
             return
-        # unknowns that nothing else has met go first, then the newest
+        # what is used for the first time follows what was there before
         pivot, factor = max(
-            form, key=lambda vc: (abs(vc[1]) == 1, vc[0] not in self.touched, vc[0])
+            form,
+            key=lambda vc: (
+                abs(vc[1]) == 1,
+                vc[0] in self.fresh,
+                vc[0] not in self.touched,
+                vc[0],
+            ),
         )
         self.touched.update(v for v, _ in form)
         rest = {v: _exact(Fraction(-c) / Fraction(factor)) for v, c in form if v != pivot}
@@ -164,7 +170,7 @@ class System:
         found = torch.tensor(fresh, dtype=torch.int64)[places].reshape(small.shape)
         return squash(found).expand(ids.shape)
 
-    def rename(self, ids: Tensor, is_fresh: Callable[[int], bool]) -> Tensor:
+    def rename(self, ids: Tensor) -> Tensor:
         """Give long forms that hold a fresh unknown a short name.
 
         The new unknown takes the fresh one's place, so forms do not grow with depth.
@@ -173,7 +179,7 @@ class System:
         found = []
         for number in values.tolist():
             form = self.reduced(number)
-            fresh = [v for v, c in form if abs(c) == 1 and is_fresh(v)]
+            fresh = [v for v, c in form if abs(c) == 1 and v in self.fresh]
             if number == WILD or len(form) < 2 or not fresh:
                 found.append(number if number == WILD else self.intern(form))
                 continue

@@ -190,9 +190,7 @@ class Interpreter:
         env[target] = env[node]
 
 
-def parameter_scales(
-    walk: Walk, name: str, shape: torch.Size, nodes: list[fx.Node]
-) -> Scales:
+def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.Node]) -> Scales:
     """Unknowns for a parameter: rows + columns for a matrix, else one for each element.
 
     The sum is settled by giving the first column none. Rows that are cut apart before use (the

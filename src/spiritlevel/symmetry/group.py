@@ -258,9 +258,7 @@ class Group:
             [layers.index((g.layer, g.kind)) for g in self.generators], dtype=torch.int64
         )
         members = {key: [g for g in self.generators if (g.layer, g.kind) == key] for key in layers}
-        names = [
-            Generator(_common(members[key]), key[1], key[0]) for key in layers
-        ]
+        names = [Generator(_common(members[key]), key[1], key[0]) for key in layers]
         return self._remapped(places, names)
 
     def _remapped(self, places: Tensor, generators: list[Generator]) -> Group:

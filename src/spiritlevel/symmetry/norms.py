@@ -132,5 +132,3 @@ def _with_statistics(
     whitened = system.weighted(scale, variance, 1, Fraction(-1, 2))
     out = add_bias(walk, system.weighted(whitened, gain), bias, 0)
     return walk.made(out.expand(scale.shape).reshape([-1] + [1] * (input.ndim - 2)))
-
-

@@ -152,7 +152,9 @@ def reduces(walk: Walk, self: Any, dim: Any = None, keepdim: bool = False, **_: 
     made = walk.node.meta["val"]
     if not isinstance(made, (tuple, list)):
         return walk.made(kept)
-    return tuple(walk.made(kept, v.shape) if k == 0 else walk.still(v.shape) for k, v in enumerate(made))
+    return tuple(
+        walk.made(kept, v.shape) if k == 0 else walk.still(v.shape) for k, v in enumerate(made)
+    )
 
 
 def vector_norm(
@@ -163,11 +165,15 @@ def vector_norm(
     return reduces(walk, self, dim, keepdim)
 
 
-def norm(walk: Walk, self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Scales:
+def norm(
+    walk: Walk, self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Scales:
     return vector_norm(walk, self, 2 if p is None else p, dim, keepdim)
 
 
-def variance(walk: Walk, self: Any, dim: Any = None, *_: Any, keepdim: bool = False, **__: Any) -> Scales:
+def variance(
+    walk: Walk, self: Any, dim: Any = None, *_: Any, keepdim: bool = False, **__: Any
+) -> Scales:
     """Of second degree."""
     found = reduces(walk, self, None if isinstance(dim, bool) else dim, keepdim)
     return walk.power(found, 2)
@@ -238,7 +244,9 @@ def extremes(walk: Walk, self: Any, other: Any = None, *_: Any, **__: Any) -> An
     return reduces(walk, self, other, *_, **__)
 
 
-def padded(walk: Walk, self: Any, pad: list[int], mode: str = "constant", value: Any = None) -> Scales:
+def padded(
+    walk: Walk, self: Any, pad: list[int], mode: str = "constant", value: Any = None
+) -> Scales:
     """Zeros around fit any scale; reflections and repeats carry theirs along."""
     if mode == "constant" and value:
         raise NotImplementedError
@@ -266,8 +274,22 @@ def _dropped(ids: Tensor, dims: list[int]) -> Tensor:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ["neg", "dropout", "native_dropout", "feature_dropout", "alpha_dropout", "clone", "to",
-         "_to_copy", "contiguous", "detach", "alias", "lift_fresh_copy", "type_as", "positive"],
+        [
+            "neg",
+            "dropout",
+            "native_dropout",
+            "feature_dropout",
+            "alpha_dropout",
+            "clone",
+            "to",
+            "_to_copy",
+            "contiguous",
+            "detach",
+            "alias",
+            "lift_fresh_copy",
+            "type_as",
+            "positive",
+        ],
         passes,
     ),
     **dict.fromkeys(["relu", "leaky_relu", "rrelu", "abs"], rectifies),
@@ -286,7 +308,9 @@ RULES: dict[str, Rule] = {
     "addcmul": addcmul,
     "lerp": lerp,
     "glu": glu,
-    **dict.fromkeys(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], softmax),
+    **dict.fromkeys(
+        ["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], softmax
+    ),
     **dict.fromkeys(["sum", "mean", "amax", "amin"], reduces),
     **dict.fromkeys(["max", "min", "maximum", "minimum"], extremes),
     "linalg_vector_norm": vector_norm,
@@ -313,7 +337,9 @@ RULES: dict[str, Rule] = {
     "masked_fill": masked_fill,
     "pad": padded,
     "constant_pad_nd": constant_pad,
-    **dict.fromkeys(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"], like),
+    **dict.fromkeys(
+        ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"], like
+    ),
     "linear": products.linear,
     **dict.fromkeys(["matmul", "mm", "bmm", "mv"], products.matmul),
     **dict.fromkeys(["addmm", "baddbmm"], products.addmm),
@@ -334,9 +360,5 @@ RULES: dict[str, Rule] = {
 
 # Operations that only move elements around run on the ids themselves.
 SHAPE_OPERATIONS = frozenset(
-    """view reshape _unsafe_view permute transpose t numpy_T flatten unflatten squeeze unsqueeze
-    expand expand_as view_as reshape_as slice select split split_with_sizes chunk unbind unfold
-    roll flip tril triu repeat repeat_interleave movedim swapaxes narrow broadcast_to diagonal tile
-    pixel_shuffle pixel_unshuffle channel_shuffle cat concat stack hsplit vsplit mT mH adjoint
-    atleast_2d im2col rot90 tensor_split""".split()
+    ["view", "reshape", "_unsafe_view", "permute", "transpose", "t", "numpy_T", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as", "view_as", "reshape_as", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "unfold", "roll", "flip", "tril", "triu", "repeat", "repeat_interleave", "movedim", "swapaxes", "narrow", "broadcast_to", "diagonal", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "cat", "concat", "stack", "hsplit", "vsplit", "mT", "mH", "adjoint", "atleast_2d", "im2col", "rot90", "tensor_split"]
 )

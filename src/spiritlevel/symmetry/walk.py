@@ -130,8 +130,8 @@ class Walk:
         `terms` are the values' terms laid out over one common index space; the result keeps the
         dims with size 1. Rows of a matrix that is used for the first time get their names here.
         """
-        fresh = self._fresh(values)
         system = self.system
+        system.fresh = self._fresh(values)
         full = list(torch.broadcast_shapes(*(t.shape for t in terms)))
         for dim in dims:
             full[dim] = 1
@@ -140,7 +140,9 @@ class Walk:
         outer = [compact(t) for t in terms if constant_along(t, dims)]
         if inner:
             outer.append(system.tie(system.merge(inner), dims))
-        return system.rename(system.merge(outer), lambda v: v in fresh).expand(full)
+        found = system.rename(system.merge(outer)).expand(full)
+        system.fresh = set()
+        return found
 
     def _fresh(self, values: list[Any]) -> set[int]:
         """Unknowns of parameters that nothing has met yet."""
