@@ -36,6 +36,13 @@ _HOMES = {
     "trace": "spectral",
     "diagonal": "spectral",
     "frobenius": "spectral",
+    "symmetries": "symmetry",
+    "verify": "symmetry",
+    "Group": "symmetry",
+    "Certificate": "symmetry",
+    "sharpen": "sharpening",
+    "sharpen_many": "sharpening",
+    "zero_in_ball": "sharpening",
     "MEASURES": "measures",
     "measure": "measures",
     "default_objective": "default",
@@ -43,7 +50,9 @@ _HOMES = {
 
 __all__ = [
     "MEASURES",
+    "Certificate",
     "Estimate",
+    "Group",
     "Objective",
     "Operator",
     "SpiritlevelError",
@@ -64,7 +73,12 @@ __all__ = [
     "output_gradients",
     "restricted",
     "scaled",
+    "sharpen",
+    "sharpen_many",
+    "symmetries",
     "trace",
+    "verify",
+    "zero_in_ball",
 ]
 
 if TYPE_CHECKING:
@@ -75,6 +89,7 @@ if TYPE_CHECKING:
     from spiritlevel.measures import MEASURES, measure
     from spiritlevel.objective import Objective
     from spiritlevel.operators import Operator, from_matrix, restricted, scaled
+    from spiritlevel.sharpening import sharpen, sharpen_many, zero_in_ball
     from spiritlevel.spectral import (
         density,
         diagonal,
@@ -84,6 +99,7 @@ if TYPE_CHECKING:
         negative_eigenvalues,
         trace,
     )
+    from spiritlevel.symmetry import Certificate, Group, symmetries, verify
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,11 @@
-"""The command: spiritlevel measure."""
+"""The command: spiritlevel measure, symmetries, sharpen."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from spiritlevel.objective import Objective
 
 app = typer.Typer(
@@ -21,6 +25,30 @@ app = typer.Typer(
 )
 
 LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
+
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="package.module:factory that returns a Module or an Objective."),
+]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="package.module:factory that returns the data.")
+]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option("--weights", help="A .safetensors, .pt or .ckpt file with the parameters."),
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        help=f"package.module:function, or one of {', '.join(LOSSES)}; the first if left out.",
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, ...; the model's if left out.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of everything random.")]
 
 
 class Precision(str, Enum):
@@ -40,22 +68,10 @@ def main() -> None:
 
 @app.command()
 def measure(
-    model: Annotated[
-        str | None,
-        typer.Option(help="package.module:factory that returns a Module or an Objective."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="package.module:factory that returns the data.")
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="A .safetensors, .pt or .ckpt file with the parameters.")
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help=f"package.module:function, or one of {', '.join(LOSSES)}; the first if left out."
-        ),
-    ] = None,
+    model: ModelOption = None,
+    data: DataOption = None,
+    weights: WeightsOption = None,
+    loss: LossOption = None,
     only: Annotated[
         str | None, typer.Option(help="Measures to make, separated by commas; all if left out.")
     ] = None,
@@ -68,10 +84,8 @@ def measure(
     dtype: Annotated[
         Precision | None, typer.Option(help="The precision; the model's if left out.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, ...; the model's if left out.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
     tol: Annotated[float, typer.Option(help="Relative residual of eigenvalues.")] = 1e-3,
     rtol: Annotated[float, typer.Option(help="Relative standard error of traces.")] = 0.05,
     budget: Annotated[int, typer.Option(help="The most products for one measure.")] = 200,
@@ -81,19 +95,128 @@ def measure(
 
     Without --model it runs on a small net trained on the 8x8 digits.
     """
-    from spiritlevel.errors import SpiritlevelError
-    from spiritlevel.measures import measure as fill
-    from spiritlevel.measures.table import Console
+    with _one_line_errors() as console:
+        from spiritlevel.measures import measure as fill
 
-    try:
         names = [name.strip() for name in only.split(",")] if only else None
         given = {"data": data, "weights": weights, "loss": loss, "params": params}
         given |= {"mode": mode and mode.value, "dtype": dtype and dtype.value, "device": device}
         objective = _objective(model, {k: v for k, v in given.items() if v is not None}, seed)
         table = fill(objective, names, seed=seed, tol=tol, rtol=rtol, budget=budget)
-        Console().print(table)
+        console.print(table)
         if json is not None:
             table.to_json(json)
+
+
+class Statistics(str, Enum):
+    fixed = "fixed"
+    free = "free"
+
+
+class Eps(str, Enum):
+    exact = "exact"
+    approximate = "approximate"
+
+
+@app.command()
+def symmetries(
+    model: ModelOption = None,
+    data: DataOption = None,
+    shape: Annotated[
+        str | None, typer.Option(help='The shape of one input, such as "3,32,32"; or --data.')
+    ] = None,
+    statistics: Annotated[
+        Statistics, typer.Option(help="Whether BatchNorm's running statistics move along.")
+    ] = Statistics.fixed,
+    eps: Annotated[
+        Eps, typer.Option(help="Whether the eps of norms may break a scale a little.")
+    ] = Eps.exact,
+    seed: SeedOption = 0,
+) -> None:
+    """Every rescaling of a model's parameters that changes no prediction, layer by layer.
+
+    Needs no data and no weights: the graph says it all. Without --model it runs on a small net.
+    """
+    with _one_line_errors() as console:
+        import torch
+
+        from spiritlevel.errors import SpiritlevelError
+        from spiritlevel.objective import Objective
+        from spiritlevel.symmetry import symmetries as find
+
+        example = None
+        if model is None:
+            _refuse(
+                {k: v for k, v in (("data", data), ("shape", shape)) if v},
+                ("data", "shape"),
+                "needs --model",
+            )
+            from spiritlevel.default import default_objective
+
+            made: Any = default_objective(seed=seed)
+        elif data is not None:
+            made = _objective(model, {"data": data}, seed)
+        else:
+            made = _load(model, "--model")
+        if shape is not None:
+            if data is not None or isinstance(made, Objective):
+                raise SpiritlevelError("--shape does not apply: the data say what the model takes")
+            try:
+                sizes = [int(n) for n in shape.split(",")]
+            except ValueError:
+                raise SpiritlevelError(f'--shape is {shape!r}; write it as "3,32,32"') from None
+            example = torch.randn(2, *sizes, generator=torch.Generator().manual_seed(seed))
+        console.print(find(made, example, statistics=statistics.value, eps=eps.value))
+
+
+@app.command()
+def sharpen(
+    checkpoint: Annotated[
+        Path | None, typer.Argument(help="The parameters to start from; the factory's if left out.")
+    ] = None,
+    target: Annotated[float, typer.Option(help="The least largest Hessian eigenvalue.")] = 1e6,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the twin's checkpoint here.")
+    ] = None,
+    model: ModelOption = None,
+    data: DataOption = None,
+    loss: LossOption = None,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """A checkpoint with the same predictions whose minimum is as sharp as you like.
+
+    Prints the certificate. Without --model it sharpens a small net trained on the 8x8 digits.
+    """
+    with _one_line_errors() as console:
+        from spiritlevel.errors import SpiritlevelError
+        from spiritlevel.module import save_weights
+        from spiritlevel.sharpening import sharpen as make
+
+        if out is not None and out.suffix != ".safetensors":
+            raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
+        given = {"data": data, "weights": checkpoint, "loss": loss, "device": device}
+        objective = _objective(model, {k: v for k, v in given.items() if v is not None}, seed)
+        found = make(objective, target=target)
+        console.print(
+            f"largest Hessian eigenvalue  [bold]{found.before}[/] -> at least "
+            f"[bold]{found.reached:.4g}[/]\nby scaling  {_escaped(found.generator)}\n"
+            f"predictions  {_escaped(str(found.certificate))}",
+            highlight=False,
+        )
+        if out is not None:
+            save_weights(found.objective.module, found.objective.params, out)
+            console.print(f"written to  {out}", highlight=False)
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[Console]:
+    """What is wrong in one line, and no traceback."""
+    from spiritlevel.console import Console
+    from spiritlevel.errors import SpiritlevelError
+
+    try:
+        yield Console()
     except (SpiritlevelError, OSError) as error:
         Console(stderr=True).print(f"[bold red]spiritlevel:[/] {_escaped(str(error))}")
         raise typer.Exit(2) from None

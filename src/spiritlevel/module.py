@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -147,6 +147,16 @@ def load_weights(module: nn.Module, path: Path) -> None:
             f"{path} does not fit the model: missing {missing[:3]}, "
             f"unexpected {result.unexpected_keys[:3]}; check --model"
         )
+
+
+def save_weights(module: nn.Module, params: Mapping[str, Tensor], path: Path) -> None:
+    """Write the module's state with other parameters as safetensors, whole or not at all."""
+    state = {**module.state_dict(), **params}
+    tied = _tied_names(module)
+    held = {n: t.detach().cpu().contiguous().clone() for n, t in state.items() if n not in tied}
+    part = path.with_name(path.name + ".part")
+    save_file(held, part)
+    part.replace(path)
 
 
 def _tied_names(module: nn.Module) -> set[str]:

@@ -6,18 +6,13 @@ import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from spiritlevel.console import RenderableType, Stack, Text, plain
+from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, format_error, format_value
-from spiritlevel.scope import kept_rng
-
-with kept_rng():  # rich draws from the global generator when it is imported
-    from rich.console import Console, Group, RenderableType
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
 SCHEMA = 1
 
@@ -63,9 +58,7 @@ class Table:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        console = Console(file=StringIO(), width=100, force_terminal=False)
-        console.print(self.__rich__())
-        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+        return plain(self.__rich__())
 
     def __rich__(self) -> RenderableType:
         table = RichTable(box=None, pad_edge=False, header_style="bold")
@@ -83,7 +76,7 @@ class Table:
         if self.verdict:
             parts += [Text(), Text(self.verdict, style="bold")]
         parts += [Text(), *(Text(line, style="dim") for line in self._footer_lines())]
-        return Group(*parts)
+        return Stack(*parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data; see the README for the schema."""

@@ -94,9 +94,11 @@ def _ends_in_softmax(node: fx.Node) -> bool:
             axis = user.args[1]
             if axis not in (-1, node.meta["val"].ndim - 1):
                 return False
-        elif name in ("to", "dropout", "clone", "alias") or (
-            name in ("add", "sub", "mul", "div") and _with_constant(user, node)
-        ) or (name in ("masked_fill", "where") and _masks_out(user, node)):
+        elif (
+            name in ("to", "dropout", "clone", "alias")
+            or (name in ("add", "sub", "mul", "div") and _with_constant(user, node))
+            or (name in ("masked_fill", "where") and _masks_out(user, node))
+        ):
             if not _ends_in_softmax(user):
                 return False
         else:

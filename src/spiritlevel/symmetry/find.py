@@ -20,8 +20,16 @@ from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.dead import dead_biases
 from spiritlevel.symmetry.example import guessed
 from spiritlevel.symmetry.forms import WILD, Number, compact
-from spiritlevel.symmetry.graph import Interpreter, Predictor, capture, name_of, parameter_scales
+from spiritlevel.symmetry.graph import (
+    Interpreter,
+    Lookup,
+    Predictor,
+    capture,
+    name_of,
+    parameter_scales,
+)
 from spiritlevel.symmetry.group import EpsScale, Generator, Group, sparse
+from spiritlevel.symmetry.rules import RULES
 from spiritlevel.symmetry.walk import Eps, Scales, Statistics, Walk
 from spiritlevel.tensors import map_tensors
 
@@ -63,16 +71,24 @@ def symmetries(
         raise SpiritlevelError(f'statistics is {statistics!r}; choose "fixed" or "free"')
     if eps not in get_args(Eps):
         raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
-    predictor, movable = _predictor(model, example)
-    program = capture(predictor)
     walk = Walk(statistics, eps)
+    scales = walked(walk, model, example, lambda node, name: RULES.get(name))
+    return collected(walk, scales)
+
+
+def walked(
+    walk: Walk, model: nn.Module | Objective, example: Any, rules: Lookup
+) -> dict[str, Scales]:
+    """Export the model and walk along its graph; the scales of its parameters by name."""
+    predictor, movable = predictor_of(model, example)
+    program = capture(predictor)
     names = _canonical(predictor.model)
-    scales = _propagate(walk, program, movable, names)
+    scales = _propagate(walk, program, movable, names, rules)
     order = [n for n in names.values() if n in scales]
-    return _collect(walk, {n: scales[n] for n in dict.fromkeys(order)})
+    return {n: scales[n] for n in dict.fromkeys(order)}
 
 
-def _predictor(model: nn.Module | Objective, example: Any) -> tuple[Predictor, set[str]]:
+def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor, set[str]]:
     """What to export, on the CPU, and the parameters that may move."""
     if isinstance(model, Objective):
         if example is not None:
@@ -107,7 +123,11 @@ def _canonical(model: nn.Module) -> dict[str, str]:
 
 
 def _propagate(
-    walk: Walk, program: ExportedProgram, movable: set[str], names: Mapping[str, str]
+    walk: Walk,
+    program: ExportedProgram,
+    movable: set[str],
+    names: Mapping[str, str],
+    rules: Lookup,
 ) -> dict[str, Scales]:
     """Walk the graph; the scales of the parameters by name."""
     nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
@@ -131,9 +151,9 @@ def _propagate(
             inputs.append(walk.still(node.meta["val"].shape))
         else:
             inputs.append(_constant(program, spec).clone())
-    outputs = Interpreter(walk, program.graph_module, dead_biases(program.graph)).run(
-        program.graph, inputs
-    )
+    dead = dead_biases(program.graph) if walk.gauge else {}
+    interpreter = Interpreter(walk, program.graph_module, dead, rules)
+    outputs = interpreter.run(program.graph, inputs)
     walk.node = None
     wanted = set(program.graph_signature.user_outputs)
     results = next(n for n in program.graph.nodes if n.op == "output").args[0]
@@ -156,8 +176,8 @@ def _statistics(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _constant(program: ExportedProgram, spec: Any) -> Tensor:
-    state = program.state_dict
-    return (state[spec.target] if spec.target in state else program.constants[spec.target]).detach()
+    held: Any = {**program.constants, **program.state_dict}[spec.target]
+    return held.detach()
 
 
 @dataclass
@@ -185,7 +205,7 @@ class _Table:
         return self.rows[number]
 
 
-def _collect(walk: Walk, scales: dict[str, Scales]) -> Group:
+def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
     """The unknowns that stayed free, as a group."""
     system = walk.system
     free: dict[int, None] = {}

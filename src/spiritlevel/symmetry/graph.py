@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.export import ExportedProgram
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.symmetry.forms import ZERO, squash
-from spiritlevel.symmetry.rules import RULES, SHAPE_OPERATIONS
+from spiritlevel.symmetry.rules import SHAPE_OPERATIONS, Rule
 from spiritlevel.symmetry.walk import Scales, Walk
 from spiritlevel.tensors import leaves, map_tensors
 
@@ -22,6 +23,7 @@ MATRIX_OPERATIONS = frozenset(
     + [f"conv{back}{n}d" for n in (1, 2, 3) for back in ("", "_transpose")]
 )
 ELEMENTS = 1_000_000  # a parameter with more elements is always taken as a matrix
+Lookup = Callable[[fx.Node, str], Rule | None]
 SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
@@ -48,10 +50,10 @@ def capture(predictor: Predictor) -> ExportedProgram:
         reason = str(error).strip().splitlines()
         raise SpiritlevelError(
             f"symmetries cannot be found: torch.export could not trace this model "
-            f"({type(error).__name__}: {reason[0][:200] if reason else 'no reason given'}). Control "
-            "flow that depends on the data and operations that torch does not know stop it; "
-            "take them out (torch.where, torch.cond, a registered fake kernel), or give the part "
-            "that can be traced. measure() and everything that needs no symmetry still works"
+            f"({type(error).__name__}: {reason[0][:200] if reason else 'no reason given'}). "
+            "Control flow that depends on the data and operations that torch does not know stop "
+            "it; take them out (torch.where, torch.cond, a registered fake kernel), or give the "
+            "part that can be traced. measure() and all that needs no symmetry still work"
         ) from None
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
@@ -86,8 +88,10 @@ def shape_action(node: fx.Node) -> Callable[..., Any]:
 class Interpreter:
     """Carries scales through a graph: constants are computed, the rest follows the rules."""
 
-    def __init__(self, walk: Walk, root: nn.Module | None, dead: Mapping[fx.Node, Tensor]) -> None:
-        self.walk, self.root, self.dead = walk, root, dead
+    def __init__(
+        self, walk: Walk, root: nn.Module, dead: Mapping[fx.Node, Tensor], rules: Lookup
+    ) -> None:
+        self.walk, self.root, self.dead, self.rules = walk, root, dead, rules
 
     def run(self, graph: fx.Graph, inputs: Iterable[Any]) -> Any:
         env: dict[fx.Node, Any] = {}
@@ -107,8 +111,8 @@ class Interpreter:
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         self.walk.node = node
-        args = fx.map_arg(node.args, env.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, env.__getitem__)
+        args: Any = fx.map_arg(node.args, env.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, env.__getitem__)
         moving = [v for v in _tree((args, kwargs)) if isinstance(v, Scales)]
         name = name_of(node)
         if node.target is operator.getitem:
@@ -122,16 +126,17 @@ class Interpreter:
         with suppress(NotImplementedError, MemoryError):
             if name in SHAPE_OPERATIONS:
                 return self._move(node, name, args, kwargs)
-            if name in RULES:
-                if name in ("linear", "addmm") or name.startswith("conv"):
+            rule = self.rules(node, name)
+            if rule is not None:
+                if node in self.dead:
                     kwargs, args = self._without_dead(node, name, args, kwargs)
-                return RULES[name](self.walk, *args, **kwargs)
+                return rule(self.walk, *args, **kwargs)
         return self._block(node, name, moving)
 
     def _enter(self, args: tuple[Any, ...]) -> Any:
         module = next(a for a in args if isinstance(a, fx.GraphModule))
         given = args[args.index(module) + 1 :]
-        inner = Interpreter(self.walk, module, self.dead)
+        inner = Interpreter(self.walk, module, self.dead, self.rules)
         return inner.run(module.graph, given)
 
     def _move(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
@@ -155,8 +160,6 @@ class Interpreter:
 
     def _without_dead(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The bias without the elements that no prediction sees."""
-        if node not in self.dead:
-            return kwargs, args
         place = 0 if name == "addmm" else 2
         bias = kwargs.get("bias") if "bias" in kwargs else args[place]
         gone = self.dead[node]
@@ -193,8 +196,8 @@ class Interpreter:
 def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.Node]) -> Scales:
     """Unknowns for a parameter: rows + columns for a matrix, else one for each element.
 
-    The sum is settled by giving the first column none. Rows that are cut apart before use (the
-    projections of attention) get columns of their own.
+    The sum is settled by giving the first column none (the walk's gauge). Rows that are cut apart
+    before use (the projections of attention) get columns of their own.
     """
     users = [user for node in nodes for user in _final_users(node)]
     matrix = len(shape) >= 2 and all(_as_matrix(node, user) for node, user in users)
@@ -210,7 +213,8 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
     rows = walk.system.unknowns(name, "row", many * j).reshape(*batch, j, 1)
     columns = walk.system.unknowns(name, "column", many * len(cuts) * k)
     columns = columns.reshape(*batch, len(cuts), k).clone()
-    columns[..., 0] = ZERO
+    if walk.gauge:
+        columns[..., 0] = ZERO
     if len(cuts) > 1:
         columns = columns.repeat_interleave(torch.tensor(cuts), dim=0)
     if first and len(shape) > 2:
@@ -251,7 +255,7 @@ def _cuts(nodes: list[fx.Node], rows: int) -> list[int]:
         else:
             return [rows]
     ordered = sorted(edges)
-    return [b - a for a, b in zip(ordered, ordered[1:], strict=False)]
+    return [b - a for a, b in pairwise(ordered)]
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:

@@ -107,8 +107,7 @@ class Group:
         table = self.forms @ unit
         found = []
         for name, ids in self.placements.items():
-            exponents = sum(table[i] for i in ids)
-            assert isinstance(exponents, Tensor)
+            exponents = added([table[i] for i in ids])
             if bool(exponents.any()):
                 found.append(Piece(name, exponents))
         return tuple(found)
@@ -147,7 +146,7 @@ class Group:
     def factors(self, t: Tensor) -> dict[str, Tensor]:
         """exp(B t), laid out for each parameter."""
         return {
-            name: sum(terms, torch.zeros(())).exp().expand(self.shapes[name])
+            name: exponential(added(terms)).expand(self.shapes[name])
             for name, terms in self.log_scales(t).items()
         }
 
@@ -199,9 +198,7 @@ class Group:
             if norm <= 1e-28 * max(first, 1e-300) or norm == 0:
                 break
             terms = self.log_scales(direction)
-            image = {
-                n: sum(terms[n], torch.zeros(())).expand(self.shapes[n]) * known[n] for n in target
-            }
+            image = {n: added(terms[n]).expand(self.shapes[n]) * known[n] for n in target}
             product = self.pull(image)
             step = norm / float(direction @ product)
             t, residual = t + step * direction, residual - step * product
@@ -296,9 +293,24 @@ def sparse(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
     ).coalesce()
 
 
+def added(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of broadcastable terms; 0 if there are none."""
+    total = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        total = total + term
+    return total
+
+
+def exponential(log_scale: Tensor) -> Tensor:
+    """exp, exactly a power of two for multiples of log 2: such factors round nothing."""
+    doublings = log_scale / math.log(2)
+    whole = doublings.round()
+    return torch.exp2(torch.where((doublings - whole).abs() < 1e-12, whole, doublings))
+
+
 def _scaled(tensor: Tensor, terms: tuple[Tensor, ...]) -> Tensor:
     """The product with all factors; large matrices chunk by chunk, while they are in the cache."""
-    factors = [term.exp().to(tensor) for term in terms if bool(term.any())]
+    factors = [exponential(term).to(tensor) for term in terms if bool(term.any())]
     if not factors:
         return tensor.clone()
     if tensor.is_cuda or tensor.ndim < 2 or len(factors) == 1 or tensor.numel() <= CHUNK:

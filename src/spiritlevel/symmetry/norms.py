@@ -14,8 +14,8 @@ from spiritlevel.symmetry.walk import Norm, Scales, Walk
 def normalized(walk: Walk, input: Any, dims: list[int], eps: float, operation: str) -> None:
     """The elements that are normalized together share one scale, which eps allows or not."""
     scale = walk.tied(input, dims)
-    if walk.eps == "exact" and eps:
-        walk.block(Scales((scale,)), f"eps of {operation}")
+    if walk.signed or (walk.eps == "exact" and eps):
+        walk.block(Scales((scale,)), operation if walk.signed else f"eps of {operation}")
         return
     walk.note("norm input", scale)
     if eps:

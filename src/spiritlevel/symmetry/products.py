@@ -74,13 +74,9 @@ def einsum(walk: Walk, equation: str, tensors: list[Any], path: Any = None) -> S
     order = list(result) + summed
     terms = []
     for word, value in zip(words, tensors, strict=True):
-        for term in walk.terms(value):
-            present = [letter for letter in order if letter in word]
-            term = term.permute([word.index(letter) for letter in present])
-            for place, letter in enumerate(order):
-                if letter not in word:
-                    term = term.unsqueeze(place)
-            terms.append(term)
+        present = [word.index(letter) for letter in order if letter in word]
+        spread = tuple(slice(None) if letter in word else None for letter in order)
+        terms += [term.permute(present)[spread] for term in walk.terms(value)]
     dims = list(range(len(result), len(order)))
     out = walk.contract(list(tensors), terms, dims)
     return walk.made(out.reshape(out.shape[: len(result)]))
@@ -89,9 +85,8 @@ def einsum(walk: Walk, equation: str, tensors: list[Any], path: Any = None) -> S
 def convolution(walk: Walk, input: Any, weight: Any, bias: Any, groups: int, swap: bool) -> Scales:
     """One equation per pair of channels: padding and positions add none that are new."""
     flat = input.ndim == weight.ndim - 1  # without a batch
-    if flat:
-        input = Scales(tuple(t.unsqueeze(0) for t in walk.terms(input)))
-    x = walk.tied(input, list(range(2, input.ndim))).flatten(1)
+    images = Scales(tuple(t.unsqueeze(0) if flat else t for t in walk.terms(input)))
+    x = walk.tied(images, list(range(2, images.ndim))).flatten(1)
     kernel = Scales(tuple(_taps_tied(walk, weight)))
     split = x.reshape(x.shape[0], groups, 1, -1)
     if swap:  # transposed: (in, out / groups)

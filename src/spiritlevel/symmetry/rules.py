@@ -146,9 +146,9 @@ def softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
 def reduces(walk: Walk, self: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """Sums, means, maxima, norms of first degree: one scale over what is reduced."""
     assert walk.node is not None
-    dims = list(range(self.ndim)) if dim is None or dim == [] else _as_list(dim)
+    dims = list(range(self.ndim)) if dim is None or dim == [] else as_list(dim)
     tied = walk.tied(self, dims)
-    kept = tied if keepdim else _dropped(tied, dims)
+    kept = tied if keepdim else dropped(tied, dims)
     made = walk.node.meta["val"]
     if not isinstance(made, (tuple, list)):
         return walk.made(kept)
@@ -239,7 +239,7 @@ def masked_fill(walk: Walk, self: Any, mask: Any, value: Any) -> Scales:
 
 def extremes(walk: Walk, self: Any, other: Any = None, *_: Any, **__: Any) -> Any:
     """max and min: of two tensors, or along an axis."""
-    if isinstance(other, Scales) or isinstance(other, Tensor):
+    if isinstance(other, (Scales, Tensor)):
         return walk.made(walk.system.choose(walk.single(self), walk.single(other)))
     return reduces(walk, self, other, *_, **__)
 
@@ -263,11 +263,11 @@ def like(walk: Walk, *_: Any, **__: Any) -> Scales:
     return walk.still(walk.shape)
 
 
-def _as_list(dim: Any) -> list[int]:
+def as_list(dim: Any) -> list[int]:
     return [dim] if isinstance(dim, int) else list(dim)
 
 
-def _dropped(ids: Tensor, dims: list[int]) -> Tensor:
+def dropped(ids: Tensor, dims: list[int]) -> Tensor:
     gone = {d % ids.ndim for d in dims}
     return ids.reshape([n for d, n in enumerate(ids.shape) if d not in gone])
 
@@ -360,5 +360,9 @@ RULES: dict[str, Rule] = {
 
 # Operations that only move elements around run on the ids themselves.
 SHAPE_OPERATIONS = frozenset(
-    ["view", "reshape", "_unsafe_view", "permute", "transpose", "t", "numpy_T", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as", "view_as", "reshape_as", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "unfold", "roll", "flip", "tril", "triu", "repeat", "repeat_interleave", "movedim", "swapaxes", "narrow", "broadcast_to", "diagonal", "tile", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "cat", "concat", "stack", "hsplit", "vsplit", "mT", "mH", "adjoint", "atleast_2d", "im2col", "rot90", "tensor_split"]
+    "view reshape _unsafe_view permute transpose t numpy_T flatten unflatten squeeze unsqueeze "
+    "expand expand_as view_as reshape_as slice select split split_with_sizes chunk unbind unfold "
+    "roll flip tril triu repeat repeat_interleave movedim swapaxes narrow broadcast_to diagonal "
+    "tile pixel_shuffle pixel_unshuffle channel_shuffle cat concat stack hsplit vsplit mT mH "
+    "adjoint atleast_2d im2col rot90 tensor_split".split()
 )

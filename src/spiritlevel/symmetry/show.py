@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-from rich.console import Group as Stack
-from rich.table import Table
-from rich.text import Text
+from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.group import Group
@@ -81,7 +78,4 @@ def _few(names: list[str], most: int = 3) -> str:
 
 
 def as_text(group: Group) -> str:
-    console = Console(width=100, color_system=None)
-    with console.capture() as capture:
-        console.print(as_renderable(group))
-    return capture.get().rstrip()
+    return plain(as_renderable(group))

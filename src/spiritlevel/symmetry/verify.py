@@ -55,6 +55,8 @@ class Certificate:
         return self
 
     def __str__(self) -> str:
+        if self.absolute == 0:
+            return f"exact: identical bit for bit on {self.examples} examples and on random inputs"
         text = (
             f"{self.verdict}: predictions differ by at most {self.relative:.1e} of the largest "
             f"({self.absolute:.1e} absolute), on {self.examples} examples ({self.on_data:.1e}) and "
@@ -69,21 +71,21 @@ def verify(
 ) -> Certificate:
     """Compare the predictions of two objectives on all the data and on random inputs, in float64.
 
-    With the `group` that made the twin, differences that the eps of norms make are told from others.
+    With the `group` that made the twin, what the eps of norms does is told from other differences.
     """
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
     rough, sources = _rounds_inside(objective)
     single = objective.dtype != torch.float64 or twin.dtype != torch.float64
     tolerance = max(EXACT, ROUNDING * _single_precision(objective)) if rough or single else EXACT
-    reason = f"{sources} rounds to float32 inside" if rough else ""
-    if single and not rough:
-        reason = "the parameters are float32, so they themselves are rounded"
     one, other = objective.to(torch.float64), twin.to(torch.float64)
     random = random_batch(one, seed)
     absolute, on_data, on_random = _differences(one, other, random)
     worst = max(on_data, on_random)
     verdict: Verdict = "exact" if worst <= tolerance else "refuted"
+    reason = ""
+    if EXACT < worst <= tolerance:
+        reason = f"{sources} rounds to float32 inside" if rough else "the parameters are float32"
     if verdict == "refuted" and group is not None and group.norms:
         with_eps = _with_eps_moved(one, other, group)
         if with_eps is not None:
@@ -132,7 +134,7 @@ def _differences(one: Objective, other: Objective, random: Batch) -> tuple[float
     """Largest absolute difference; largest relative ones on the data and on random inputs."""
     gaps = [_gap(one, other, batch) for batch in one.batches]
     chance = _gap(one, other, random)
-    scale = max(max(size for _, size in gaps), 1e-300)
+    scale = max(*(size for _, size in gaps), 1e-300)
     on_data = max(gap for gap, _ in gaps)
     absolute = max(on_data, chance[0])
     if not math.isfinite(absolute):

@@ -64,6 +64,16 @@ class Norm:
     scale: Tensor  # ids of the scale of its input
 
 
+@dataclass(frozen=True)
+class Heads:
+    """One attention: ids of its queries, keys and values, (heads, dimensions) each."""
+
+    module: str
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+
+
 @dataclass
 class Walk:
     """The state of one walk."""
@@ -74,6 +84,9 @@ class Walk:
     blocks: list[Block] = field(default_factory=list)
     norms: list[Norm] = field(default_factory=list)
     notes: list[tuple[str, Tensor]] = field(default_factory=list)
+    heads: list[Heads] = field(default_factory=list)
+    gauge: bool = True
+    signed: bool = False  # factors may be negative
     node: fx.Node | None = None
 
     # Where we are -----------------------------------------------------------------------------

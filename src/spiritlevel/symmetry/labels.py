@@ -1,0 +1,206 @@
+"""Which slices of which parameters belong to one unit: a walk with labels instead of scales.
+
+Every row and column of a matrix has a label; an operation says which labels are one unit. So a
+hidden unit is found whatever its activation, with its bias, its gain and its running statistics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from spiritlevel.symmetry.forms import WILD, ZERO, constant_along
+from spiritlevel.symmetry.rules import RULES, Rule, as_list, dropped, passes, rectifies
+from spiritlevel.symmetry.walk import Heads, Scales, Walk
+
+
+def lookup(node: fx.Node, name: str) -> Rule | None:
+    """The rule for labels: of the operation itself, or of every elementwise one."""
+    if name in LABEL_RULES:
+        return LABEL_RULES[name]
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.pointwise in tags or RULES.get(name) in (passes, rectifies):
+        return elementwise
+    return None
+
+
+def elementwise(walk: Walk, *args: Any, **kwargs: Any) -> Scales:
+    """Elements that meet are of one unit; a constant may not tell units apart."""
+    moving = [v for v in (*args, *kwargs.values()) if isinstance(v, Scales)]
+    label = walk.single(moving[0])
+    for value in moving[1:]:
+        label = walk.system.choose(label, walk.single(value))
+    label = walk.system.canonical(label)
+    for constant in (v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)):
+        _unmarked(label, constant)
+    return walk.made(label)
+
+
+def _unmarked(label: Tensor, constant: Tensor) -> None:
+    """Raise unless the constant is the same for all units that it meets."""
+    for back in range(1, min(label.ndim, constant.ndim) + 1):
+        varies = bool((constant != constant.narrow(-back, 0, 1)).any())
+        if varies and not constant_along(label, [-back]):
+            raise NotImplementedError
+
+
+def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Scales:
+    return _multiplied(walk, input, weight, bias)
+
+
+def addmm(walk: Walk, self: Any, mat1: Any, mat2: Any, **_: Any) -> Scales:
+    turned = Scales(tuple(t.mT for t in _matrix(mat2)))
+    return _multiplied(walk, mat1, turned, self)
+
+
+def _multiplied(walk: Walk, input: Any, weight: Any, bias: Any) -> Scales:
+    """The columns are the units that come in, the rows those that go out."""
+    rows, columns = _sides(_matrix(weight))
+    label = walk.single(input)
+    walk.system.equate_all(columns[0].expand(label.shape[-1]), label)
+    out = rows[:, 0]
+    if bias is not None:
+        out = walk.system.choose(out, walk.single(bias))
+    return walk.made(out)
+
+
+def _matrix(weight: Any) -> tuple[Tensor, ...]:
+    if not isinstance(weight, Scales) or len(weight.terms) != 2 or weight.ndim != 2:
+        raise NotImplementedError
+    return weight.terms
+
+
+def _sides(terms: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The term of the rows and that of the columns."""
+    first, second = terms
+    if constant_along(first, [1]) and constant_along(second, [0]):
+        return first, second
+    if constant_along(first, [0]) and constant_along(second, [1]):
+        return second, first
+    raise NotImplementedError
+
+
+def matmul(walk: Walk, input: Any, other: Any) -> Scales:
+    """With a matrix of parameters, or the two products of hand-written attention."""
+    if isinstance(other, Scales) and len(other.terms) == 2:
+        return addmm(walk, None, input, other)
+    a, b = (walk.system.canonical(walk.single(v)) for v in (input, other))
+    if bool((a == ZERO).all()) and b.ndim > 1 and constant_along(b, [-2]):
+        walk.heads.append(Heads(walk.module, None, None, _per_head(b)))
+        return walk.made(b[..., :1, :])
+    if a.ndim == 4 and constant_along(a, [-2]) and constant_along(b, [-1]):
+        walk.heads.append(Heads(walk.module, _per_head(a), _per_head(b.mT), None))
+        return walk.still(walk.shape)
+    raise NotImplementedError
+
+
+def attention(walk: Walk, query: Any, key: Any, value: Any, *_: Any, **options: Any) -> Scales:
+    q, k, v = (walk.system.canonical(walk.single(x)) for x in (query, key, value))
+    if not all(constant_along(t, [-2]) for t in (q, k, v)):
+        raise NotImplementedError
+    if options.get("enable_gqa") and k.shape[-3] != q.shape[-3]:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], dim=-3) for t in (k, v))
+    walk.heads.append(Heads(walk.module, _per_head(q), _per_head(k), _per_head(v)))
+    return walk.made(v[..., :1, :])
+
+
+def _per_head(ids: Tensor) -> Tensor | None:
+    """(heads, dimensions), where the heads are the third axis from behind."""
+    return ids[(0,) * (ids.ndim - 3)][:, 0] if ids.ndim >= 3 else None
+
+
+def convolve(walk: Walk, input: Any, weight: Any, bias: Any = None, *args: Any, **_: Any) -> Scales:
+    groups = args[3] if len(args) > 3 else 1
+    taps = tuple(range(2, weight.ndim))
+    if groups != 1 or len(walk.terms(weight)) != 2 or input.ndim != weight.ndim:
+        raise NotImplementedError
+    if not all(constant_along(t, taps) for t in weight.terms):
+        raise NotImplementedError
+    label = walk.system.canonical(walk.single(input))
+    if not constant_along(label, taps):
+        raise NotImplementedError
+    flat = Scales(tuple(t[(..., *(0 for _ in taps))] for t in weight.terms))
+    rows, columns = _sides(flat.terms)
+    walk.system.equate_all(columns[0], label[(..., *(0 for _ in taps))])
+    out = rows[:, 0]
+    out = out if bias is None else walk.system.choose(out, walk.single(bias))
+    return walk.made(out.reshape(-1, *(1 for _ in taps)))
+
+
+def embedding(walk: Walk, weight: Any, indices: Any, *_: Any, **__: Any) -> Scales:
+    rows, columns = _sides(_matrix(weight))
+    walk.block(Scales((rows[:, 0],)), "look-up")
+    return walk.made(columns[0])
+
+
+def reduces(walk: Walk, self: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Scales:
+    """Sums over all units do not know their order; over other axes the labels stay."""
+    dims = list(range(self.ndim)) if dim is None or dim == [] else as_list(dim)
+    label = walk.system.canonical(walk.single(self))
+    if not constant_along(label, dims):
+        return walk.made(torch.tensor(WILD))
+    index = tuple(
+        slice(0, 1) if d in {x % label.ndim for x in dims} else slice(None)
+        for d in range(label.ndim)
+    )
+    return walk.made(label[index] if keepdim else dropped(label[index], dims))
+
+
+def pools(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
+    label = walk.system.canonical(walk.single(self))
+    spatial = list(range(2, label.ndim))
+    if not constant_along(label, spatial):
+        raise NotImplementedError
+    return walk.made(label[(slice(None), slice(None), *(slice(0, 1) for _ in spatial))])
+
+
+def last_norm(
+    walk: Walk, input: Any, shape: Any, weight: Any = None, bias: Any = None, *_: Any, **__: Any
+) -> Scales:
+    return elementwise(walk, *(v for v in (input, weight, bias) if isinstance(v, Scales)))
+
+
+def batch_norm(walk: Walk, input: Any, *args: Any, **__: Any) -> Scales:
+    label = walk.single(input)
+    for value in (v for v in args[:4] if isinstance(v, Scales)):
+        ids = walk.single(value)
+        label = walk.system.choose(label, ids.reshape(-1, *(1 for _ in range(label.ndim - 2))))
+    if any(isinstance(v, Tensor) for v in args[:4]):
+        raise NotImplementedError  # statistics that cannot move along
+    return walk.made(label)
+
+
+def prelu(walk: Walk, self: Any, weight: Any) -> Scales:
+    """One slope for all units tells none apart; slopes per channel move along."""
+    if weight.shape.numel() == 1:
+        walk.block(weight, "prelu slope")
+        return walk.made(walk.single(self))
+    slopes = walk.single(weight).reshape(-1, *(1 for _ in range(self.ndim - 2)))
+    return walk.made(walk.system.choose(walk.single(self), slopes))
+
+
+def unit_softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
+    return walk.made(walk.single(self))
+
+
+LABEL_RULES: dict[str, Rule] = {
+    "linear": linear,
+    "addmm": addmm,
+    **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
+    "scaled_dot_product_attention": attention,
+    **{f"conv{n}d": convolve for n in (1, 2, 3)},
+    "embedding": embedding,
+    **dict.fromkeys(["sum", "mean", "amax", "amin", "linalg_vector_norm", "var", "std"], reduces),
+    **{
+        f"{kind}_pool{n}d": pools
+        for n in (1, 2, 3)
+        for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
+    },
+    **dict.fromkeys(["layer_norm", "rms_norm"], last_norm),
+    "batch_norm": batch_norm,
+    "prelu": prelu,
+    **dict.fromkeys(["softmax", "_softmax"], unit_softmax),
+    **{name: RULES[name] for name in ("pad", "constant_pad_nd", "zeros_like", "ones_like")},
+}
