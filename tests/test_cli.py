@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from spiritlevel.cli import app
 from spiritlevel.default import digits, trained_net
+from spiritlevel.module import load_weights
 
 MINE = """
 import torch
@@ -160,3 +161,70 @@ def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, spiritlevel.cli; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# symmetries and sharpen ------------------------------------------------------------------------
+
+
+def call(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+def test_symmetries_of_the_default_and_of_a_module(mine: Path) -> None:
+    code, text = call("symmetries")
+    assert code == 0
+    assert "48 rescalings of 2,778 parameters leave every prediction as it is" in text
+    for words in ((), ("--shape", "4"), ("--data", "mine:data")):
+        code, text = call("symmetries", "--model", "mine:net", *words)
+        assert code == 0
+        assert "5 rescalings of 43 parameters" in text
+    assert call("symmetries", "--model", "mine:objective")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("symmetries", "--shape", "4"), "--shape needs --model"),
+        (("symmetries", "--model", "mine:net", "--shape", "a"), "--shape is 'a'; write it as"),
+        (
+            ("symmetries", "--model", "mine:objective", "--shape", "4"),
+            "--shape does not apply: the data say what the model takes",
+        ),
+        (("sharpen", "-o", "out.pt"), "-o is out.pt; the twin is written as a .safetensors file"),
+        (("sharpen", "--target", "-1"), "target=-1.0: give a positive number"),
+        (("sharpen", "net.safetensors"), "net.safetensors needs --model, the factory"),
+    ],
+)
+def test_bad_options_of_the_new_commands(mine: Path, words: tuple[str, ...], message: str) -> None:
+    code, text = call(*words)
+    assert code == 2
+    assert message in text
+
+
+def test_sharpen_writes_a_checkpoint_with_the_same_predictions(mine: Path) -> None:
+    (x, _), _ = digits()
+    code, text = call("sharpen", "--target", "1e6", "-o", mine / "sharp.safetensors")
+    assert code == 0
+    assert "identical bit for bit on 1437 examples and on random inputs" in text
+    plain, sharp = trained_net(), trained_net()
+    load_weights(sharp, mine / "sharp.safetensors")
+    assert torch.equal(plain(x), sharp(x))
+    assert not torch.equal(plain[2].weight, sharp[2].weight)
+    assert not list(mine.glob("*.part"))
+
+
+def test_sharpen_starts_from_a_checkpoint(mine: Path) -> None:
+    import mine as user  # type: ignore[import-not-found]
+
+    net = user.net()
+    with torch.no_grad():
+        net[0].weight.mul_(3)
+    save_file(net.state_dict(), mine / "in.safetensors")
+    options = ("--model", "mine:net", "--data", "mine:data", "-o", "out.safetensors")
+    code, text = call("sharpen", "in.safetensors", "--target", "1e5", *options)
+    assert code == 0, text
+    other = user.net()
+    load_weights(other, mine / "out.safetensors")
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(other(x), net(x), rtol=0, atol=0)

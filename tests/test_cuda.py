@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from cases import CASES, TOLERANCE, Case, randn
+from architectures import ResNet, randomized
+from cases import CASES, TOLERANCE, Case, labels, randn
+from spiritlevel.symmetry import head_maps, permutations
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -52,3 +54,33 @@ def test_compiled_products_agree_and_images_lie_channels_last() -> None:
     kept = sl.Objective(Views(nn.Conv2d(3, 2, 3)), (x, y), F.cross_entropy, device="cuda")
     assert kept.batches[0][0].is_contiguous()
     assert kept.value() > 0
+
+
+def test_symmetries_act_and_are_proved_on_the_gpu() -> None:
+    data = (randn(8, 3, 8, 8), labels(8, classes=10))
+    model = randomized(ResNet((4, 8), 1, "B"))
+    objective = sl.Objective(model, data, F.cross_entropy, device="cuda")
+    for options, dim, verdict in (
+        ({}, 24, "exact"),
+        ({"statistics": "free", "eps": "approximate"}, 96, "approximate"),
+    ):
+        group = sl.symmetries(objective, **options)  # type: ignore[arg-type]
+        twin = group.apply(objective, group.random(0))
+        assert group.dim == dim
+        assert all(p.is_cuda for p in twin.params.values())
+        assert group.verify(objective, twin).verdict == verdict
+    found = sl.sharpen(objective, target=1e5)
+    assert found.reached >= 1e5
+    assert found.certificate.relative <= 1e-10
+    for units in permutations(objective):
+        assert sl.verify(objective, units.apply(objective, units.random(2))).relative <= 1e-10
+
+
+def test_heads_move_on_the_gpu() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 6, batch_first=True)
+    model = randomized(nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)))
+    objective = sl.Objective(model, (randn(6, 3, 8), labels(6)), F.cross_entropy, device="cuda")
+    maps = head_maps(objective)
+    assert len(maps) == 4
+    for head in maps:
+        assert sl.verify(objective, head.apply(objective, head.random(1))).relative <= 1e-10

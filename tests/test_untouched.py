@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from cases import labels, randn
+from spiritlevel import symmetry
 from spiritlevel.cli import app
 
 SIZE = 3
@@ -94,6 +95,10 @@ def untouched(net: nn.Module) -> Iterator[None]:
         assert random.getstate() == python
 
 
+def _element(net: nn.Module) -> Tensor:
+    return sl.symmetries(objective(net)).random(0)
+
+
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "Objective": objective,
     "Objective, train": lambda m: objective(m, mode="train", seed=0),
@@ -126,6 +131,17 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "diagonal": lambda m: sl.diagonal(sl.hessian(objective(m)), probes=4),
     "frobenius": lambda m: sl.frobenius(sl.hessian(objective(m))),
     "measure": lambda m: sl.measure(objective(m)),
+    "symmetries": lambda m: sl.symmetries(objective(m)),
+    "symmetries of a module": lambda m: sl.symmetries(m, randn(2, 3, 4)),
+    "Group": lambda m: sl.symmetries(objective(m)).apply(objective(m), _element(m)),
+    "verify": lambda m: sl.verify(objective(m), objective(m)),
+    "Certificate": lambda m: str(sl.verify(objective(m), objective(m))),
+    "permutations": lambda m: symmetry.permutations(objective(m)),
+    "head_maps": lambda m: symmetry.head_maps(m, randn(2, 3, 4)),
+    "sign_flips": lambda m: symmetry.sign_flips(objective(m)),
+    "sharpen": lambda m: sl.sharpen(objective(m), target=1e3),
+    "sharpen_many": lambda m: sl.sharpen_many(objective(m), target=1e3),
+    "zero_in_ball": lambda m: sl.zero_in_ball(objective(m), 1e-2),
     "default_objective": lambda m: sl.default_objective(),
     "app": lambda m: app(["measure", "--only", "loss"], standalone_mode=False),
 }

@@ -195,6 +195,8 @@ def sharpen(
 
         if out is not None and out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
+        if checkpoint is not None and model is None:
+            raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
         given = {"data": data, "weights": checkpoint, "loss": loss, "device": device}
         objective = _objective(model, {k: v for k, v in given.items() if v is not None}, seed)
         found = make(objective, target=target)

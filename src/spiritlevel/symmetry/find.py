@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -30,7 +30,7 @@ from spiritlevel.symmetry.graph import (
 )
 from spiritlevel.symmetry.group import EpsScale, Generator, Group, sparse
 from spiritlevel.symmetry.rules import RULES
-from spiritlevel.symmetry.walk import Eps, Scales, Statistics, Walk
+from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
 from spiritlevel.tensors import map_tensors
 
 EXAMPLES = 2  # of the data go into the graph
@@ -237,7 +237,7 @@ def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
             Generator(f"{o.parameter}, {o.role} {o.index}", kinds.get(v, "linear"), o.parameter)
             for v, o in zip(alive, origins, strict=True)
         ),
-        blocks=tuple(b for b in walk.blocks if b.operation != "output"),
+        blocks=_joined(b for b in walk.blocks if b.operation != "output"),
         unused=tuple(n for n in shapes if n in unused),
         buffers=frozenset(n for n in shapes if _is_statistic(n)),
         norms=norms,
@@ -259,6 +259,14 @@ def _settled(walk: Walk, value: Scales) -> tuple[Tensor, ...]:
             return rows, columns
     shift = torch.tensor(system.intern(tuple(sorted(common or ()))))
     return system.weighted(rows, shift, 1, -1), system.weighted(columns, shift)
+
+
+def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """One entry for each place."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for block in blocks:
+        found.setdefault((block.operation, block.module), set()).update(block.parameters)
+    return tuple(Block(op, module, tuple(sorted(ps))) for (op, module), ps in found.items())
 
 
 def _is_statistic(name: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -43,9 +45,10 @@ def capture(predictor: Predictor) -> ExportedProgram:
     """The torch.export graph, or one clear message why there is none."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    inputs = tuple(leaves(predictor.example))
     try:
-        with torch.no_grad():
-            return torch.export.export(predictor, tuple(leaves(predictor.example)), strict=False)
+        with torch.no_grad(), _silence():
+            return torch.export.export(predictor, inputs, strict=False)
     except Exception as error:  # torch.export fails in very many ways
         reason = str(error).strip().splitlines()
         raise SpiritlevelError(
@@ -57,6 +60,19 @@ def capture(predictor: Predictor) -> ExportedProgram:
         ) from None
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What torch.export prints about a private copy is of no use to anybody."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 def name_of(node: fx.Node) -> str:

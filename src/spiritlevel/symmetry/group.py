@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spiritlevel.objective import Objective
     from spiritlevel.symmetry.verify import Certificate
 
-CHUNK = 1 << 16  # elements that are scaled while they lie in the cache
+CHUNK = 1 << 20  # elements that are scaled while they lie in the cache
 
 
 @dataclass(frozen=True)

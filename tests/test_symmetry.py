@@ -1,0 +1,394 @@
+"""Groups of known models: their dimension, what they do, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_matrix
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import spiritlevel as sl
+from architectures import COUNTED, Counted, ResNet, ViT, gpt2, llama, mlp, randomized, tokens
+from cases import BY_NAME, TOLERANCE, labels, randn
+from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
+from spiritlevel.symmetry.group import added
+
+ROUNDING = 1e-12
+
+
+def state_of(model: nn.Module, group: Group) -> dict[str, Tensor]:
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: state[name].detach() for name in group.shapes}
+
+
+def change(model: nn.Module, x: Any, moved: dict[str, Tensor]) -> float:
+    """The largest change of a prediction, relative to the largest prediction."""
+    with torch.no_grad():
+        before, after = model(x), functional_call(model, moved, (x,))
+    return float((after - before).abs().max() / before.abs().max())
+
+
+def other(x: Tensor) -> Tensor:
+    return randn(*x.shape, seed=9) if x.is_floating_point() else x.flip(1)
+
+
+def objective_of(model: nn.Module, *shape: int, classes: int = 10, n: int = 6) -> sl.Objective:
+    data = (randn(n, *shape), labels(n, classes=classes))
+    return sl.Objective(randomized(model), data, F.cross_entropy)
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case.name}")
+def test_dimension_by_hand_and_equal_predictions(case: Counted) -> None:
+    model, x = randomized(case.make()), case.example()
+    group = sl.symmetries(model, x, **case.options)
+    assert group.dim == case.dim, case.why
+    moved = group.act(state_of(model, group), group.random(1, scale=0.5))
+    worst = max(change(model, x, moved), change(model, other(x), moved))
+    if case.options.get("eps") == "approximate":
+        assert worst <= 0.05 if group.norms else ROUNDING  # the certificates tell more
+    else:
+        assert worst <= ROUNDING
+
+
+@pytest.mark.parametrize("case", COUNTED[:20], ids=lambda case: f"{case.name}")
+def test_the_generators_are_independent(case: Counted) -> None:
+    group = sl.symmetries(randomized(case.make()), case.example(), **case.options)
+    found = group.matrix()
+    places = found.indices().numpy()
+    sparse = coo_matrix((found.values().numpy(), places), shape=tuple(found.shape)).tocsc()
+    gram = torch.from_numpy((sparse.T @ sparse).toarray())
+    assert gram.shape == (case.dim, case.dim)
+    assert case.dim == 0 or float(torch.linalg.eigvalsh(gram)[0]) > 1e-6
+
+
+def test_a_generator_says_what_it_scales() -> None:
+    group = sl.symmetries(mlp(nn.ReLU), randn(2, 64).float())
+    first = group.generators[0]
+    assert (first.name, first.kind) == ("0 -> 2, channel 0", "hidden")
+    assert [str(p) for p in group.pieces(3)] == [
+        "0.weight[3, :] +1",
+        "0.bias[3] +1",
+        "2.weight[:, 3] -1",
+    ]
+    text = str(group)
+    assert "22 rescalings of 1,020 parameters leave every prediction as it is" in text
+    assert "Never moved: 4.bias" in text
+    assert group.frozen == ("4.bias",)
+
+
+def test_what_blocks_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3))
+    group = sl.symmetries(model, randn(2, 4).float())
+    (block,) = group.blocks
+    assert (block.operation, block.module, block.parameters) == ("gelu", "1", ("0.weight",))
+    assert "gelu in 1: 0.weight" in str(group)
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 3, batch_first=True)
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.lstm(x)[0][:, -1])
+
+    group = sl.symmetries(Recurrent(), randn(2, 5, 4).float())
+    assert group.dim == 0
+    assert [b.operation for b in group.blocks] == ["lstm"]
+    assert "lstm.weight_hh_l0" in group.blocks[0].parameters
+
+
+def test_kinds_of_a_transformer() -> None:
+    model = randomized(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True))
+    kinds = {"gain": 32, "query-key": 16, "value-output": 16, "dead": 16, "hidden": 32}
+    assert sl.symmetries(model, randn(2, 5, 16)).kinds == kinds
+    assert sl.symmetries(model).dim == 112  # without an example
+
+
+# Laws -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.floats(0.01, 1.5))
+def test_group_laws(first: int, second: int, scale: float) -> None:
+    model = randomized(nn.TransformerEncoderLayer(4, 2, 3, batch_first=True))
+    group = _encoder_group()
+    state = state_of(model, group)
+    s, t = group.random(first, scale), group.random(second, scale)
+    twice = group.act(group.act(state, s), t)
+    back = group.act(group.act(state, s), group.inverse(s))
+    for name, tensor in group.act(state, group.compose(s, t)).items():
+        torch.testing.assert_close(twice[name], tensor, rtol=1e-12, atol=0)
+        torch.testing.assert_close(back[name], state[name], rtol=1e-12, atol=0)
+        assert torch.equal(group.act(state, group.identity())[name], state[name])
+    logs = group.log_scales(s + 2 * t)
+    for name, terms in group.log_scales(s).items():
+        expected = added(terms) + 2 * added(group.log_scales(t)[name])
+        torch.testing.assert_close(added(logs[name]), expected, rtol=1e-9, atol=1e-12)
+
+
+_GROUPS: dict[str, Group] = {}
+
+
+def _encoder_group() -> Group:
+    if "encoder" not in _GROUPS:
+        layer = nn.TransformerEncoderLayer(4, 2, 3, batch_first=True)
+        _GROUPS["encoder"] = sl.symmetries(randomized(layer), randn(2, 3, 4))
+    return _GROUPS["encoder"]
+
+
+@pytest.mark.parametrize("name", [n for n in BY_NAME if "LSTM" not in n and "GRU" not in n])
+def test_gradients_and_hessians_move_as_the_law_says(name: str) -> None:
+    objective = BY_NAME[name].objective()
+    group = sl.symmetries(objective)
+    t = group.random(4, scale=0.4)
+    twin = group.apply(objective, t)
+    factors = group.factors(t)
+    d = objective.at({n: factors[n].expand(s).clone() for n, s in objective.shapes.items()}).vector
+    rtol = max(1e-9, TOLERANCE.get(name, 0.0))
+
+    def close(found: Tensor, truth: Tensor) -> None:
+        assert float((found - truth).norm()) <= rtol * float(truth.norm()) + 1e-14
+
+    close(twin.gradient(), objective.gradient() / d)
+    v = randn(objective.size)
+    product = sl.hessian(twin, compile=False) @ v
+    close(product, (sl.hessian(objective, compile=False) @ (v / d)) / d)
+
+
+def test_pull_is_the_transpose() -> None:
+    group = _encoder_group()
+    x = {n: randn(*s, seed=k) for k, (n, s) in enumerate(group.shapes.items())}
+    dense = group.matrix().to_dense()
+    flat = torch.cat([v.reshape(-1) for v in x.values()])
+    torch.testing.assert_close(group.pull(x), dense.T @ flat)
+    t = group.random(2)
+    log = torch.cat(
+        [added(v).expand(group.shapes[n]).reshape(-1) for n, v in group.log_scales(t).items()]
+    )
+    torch.testing.assert_close(log, dense @ t)
+
+
+def test_an_element_is_found_again_from_two_points() -> None:
+    objective = objective_of(mlp(nn.ReLU), 64)
+    group = sl.symmetries(objective)
+    t = group.random(3)
+    found = group.locate(objective.params, group.apply(objective, t).params)
+    torch.testing.assert_close(found, t, rtol=1e-9, atol=1e-9)
+
+
+def test_parts_of_a_group() -> None:
+    group = _encoder_group()
+    part = group.restrict(["hidden", "dead"])
+    assert part.kinds == {"dead": 4, "hidden": 3}
+    with pytest.raises(sl.SpiritlevelError, match="no generator is of the kind 'gate'; there are"):
+        group.restrict("gate")
+    with pytest.raises(sl.SpiritlevelError, match=r"a vector of \d+ log-scales; got shape \(3,\)"):
+        group.log_scales(torch.zeros(3))
+
+
+def test_layerwise_is_the_alpha_scaling_of_the_paper() -> None:
+    """alpha_k for every layer with prod alpha_k = 1; biases carry the product so far."""
+    objective = objective_of(mlp(nn.ReLU), 64)
+    layers = sl.symmetries(objective).layerwise()
+    assert [g.name for g in layers.generators] == [
+        "0 -> 2, 12 channels together",
+        "2 -> 4, 10 channels together",
+    ]
+    factors = layers.factors(torch.tensor([0.3, -1.1], dtype=torch.float64))
+    alphas = [factors[f"{k}.weight"] for k in (0, 2, 4)]
+    assert all(len(a.unique()) == 1 for a in alphas)
+    one, two, three = (float(a.flatten()[0]) for a in alphas)
+    assert one * two * three == pytest.approx(1.0, rel=1e-14)
+    assert float(factors["0.bias"][0]) == pytest.approx(one)
+    assert float(factors["2.bias"][0]) == pytest.approx(one * two)
+    assert float(factors["4.bias"][0]) == 1.0
+
+
+# Certificates ---------------------------------------------------------------------------------
+
+
+def test_certificates_tell_exact_from_approximate_from_wrong() -> None:
+    objective = objective_of(ResNet((4, 8), 1, "B"), 3, 8, 8)
+    exact = sl.symmetries(objective, statistics="free")
+    proof = exact.verify(objective, exact.apply(objective, exact.random(0)))
+    assert (proof.verdict, proof.holds) == ("exact", True)
+    assert proof.relative <= ROUNDING
+    rough = sl.symmetries(objective, statistics="free", eps="approximate")
+    proof = rough.verify(objective, rough.apply(objective, rough.random(0)))
+    assert proof.verdict == "approximate"
+    assert 1e-9 < proof.relative < 1e-2
+    assert "the eps of bn1" in proof.reason
+    wrong = objective.at(objective.vector * (1 + 1e-6))
+    proof = rough.verify(objective, wrong)
+    assert (proof.verdict, proof.holds) == ("refuted", False)
+    with pytest.raises(sl.SpiritlevelError, match="the predictions are not the same: refuted"):
+        proof.require()
+
+
+@pytest.mark.parametrize("make", [lambda: ViT(8, 2, 1, True), lambda: ViT(8, 2, 1, False)])
+def test_eps_that_moves_along_makes_it_exact(make: Any) -> None:
+    objective = objective_of(make(), 3, 8, 8)
+    group = sl.symmetries(objective, eps="approximate")
+    proof = group.verify(objective, group.apply(objective, group.random(0)))
+    assert proof.verdict == "approximate"
+    assert "with eps moved along it is" in proof.reason
+
+
+def test_norms_that_round_to_float32_are_seen() -> None:
+    ids = tokens()
+    model = randomized(llama().model)  # type: ignore[arg-type]
+    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
+    group = sl.symmetries(objective, eps="approximate")
+    proof = group.verify(objective, group.apply(objective, group.random(0)))
+    assert proof.verdict == "approximate"
+    exact = sl.symmetries(objective)
+    assert exact.verify(objective, exact.apply(objective, exact.random(0))).relative <= ROUNDING
+
+
+def test_an_objective_is_compared_with_its_own_kind() -> None:
+    one, two = objective_of(mlp(nn.ReLU), 64), objective_of(nn.Linear(4, 3), 4, classes=3)
+    with pytest.raises(sl.SpiritlevelError, match="cannot be compared"):
+        sl.verify(one, two)
+    group = sl.symmetries(mlp(nn.ReLU), randn(2, 64).float())
+    with pytest.raises(sl.SpiritlevelError, match=r"moves '0.weight', which the objective"):
+        group.apply(two, group.identity())
+
+
+def test_frozen_parameters_do_not_move() -> None:
+    model = randomized(mlp(nn.ReLU))
+    model[2].requires_grad_(False)  # type: ignore[index]
+    objective = sl.Objective(model, (randn(6, 64), labels(6, classes=10)), F.cross_entropy)
+    assert sl.symmetries(objective).dim == 0  # each hidden layer has a frozen side
+    assert sl.symmetries(model, randn(2, 64)).dim == 22
+
+
+# Beyond the diagonal --------------------------------------------------------------------------
+
+
+def test_permutations_of_units() -> None:
+    objective = objective_of(mlp(nn.GELU), 64)
+    sets = permutations(objective)
+    assert [(u.name, u.size) for u in sets] == [("0 -> 2", 12), ("2 -> 4", 10)]
+    units = sets[0]
+    order = units.random(5)
+    moved = units.act(objective.params, order)
+    torch.testing.assert_close(moved["0.weight"], objective.params["0.weight"][order])
+    torch.testing.assert_close(moved["2.weight"], objective.params["2.weight"][:, order])
+    back = units.act(moved, units.inverse(order))
+    assert all(torch.equal(back[n], p) for n, p in objective.params.items())
+    assert sl.verify(objective, units.apply(objective, order)).relative <= ROUNDING
+    with pytest.raises(sl.SpiritlevelError, match="a permutation of 12 units"):
+        units.act(objective.params, torch.zeros(12).long())
+
+
+def test_permutations_take_statistics_along() -> None:
+    objective = objective_of(ResNet((4, 8), 1, "B"), 3, 8, 8)
+    sizes = {u.name: u.size for u in permutations(objective)}
+    assert sizes == {
+        "conv1 -> stages.1.shortcut.0": 4,  # the first stage's stream
+        "stages.0.conv1 -> stages.0.conv2": 4,
+        "stages.1.conv1 -> stages.1.conv2": 8,
+        "stages.1.conv2 -> linear": 8,
+    }
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_linear_maps_of_heads(attention: str) -> None:
+    ids = tokens()
+    model = randomized(gpt2(attention).model)  # type: ignore[arg-type]
+    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
+    maps = head_maps(objective)
+    assert (
+        sorted((m.kind, m.size) for m in maps) == [("query-key", 8)] * 4 + [("value-output", 8)] * 4
+    )
+    for number, head in enumerate(maps):
+        matrix = head.random(number)
+        twin = head.apply(objective, matrix)
+        assert sl.verify(objective, twin).relative <= 1e-11
+        assert float((twin.vector - objective.vector).norm()) > 0.1
+        back = head.act(twin.params, head.inverse(matrix))
+        for name, tensor in objective.params.items():
+            torch.testing.assert_close(back[name], tensor, rtol=1e-9, atol=1e-10)
+
+
+def test_rotated_queries_have_no_linear_maps_but_values_do() -> None:
+    ids = tokens()
+    model = randomized(llama().model)  # type: ignore[arg-type]
+    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
+    maps = head_maps(objective)
+    assert [m.kind for m in maps] == ["value-output"] * 4  # two key-value heads in two layers
+    assert all(len(m.down) == 2 for m in maps)  # each serves two query heads
+
+
+@pytest.mark.parametrize(
+    ("activation", "dim"), [(nn.Tanh, 22), (nn.Hardtanh, 22), (nn.ReLU, 0), (nn.GELU, 0)]
+)
+def test_signs_of_odd_activations(activation: Any, dim: int) -> None:
+    objective = objective_of(mlp(activation), 64)
+    signs = sign_flips(objective)
+    assert signs.dim == dim
+    flips = signs.random(1)
+    twin = signs.apply(objective, flips)
+    assert sl.verify(objective, twin).relative <= ROUNDING
+    again = signs.act(twin.params, signs.inverse(flips))
+    assert all(torch.equal(again[n], p) for n, p in objective.params.items())
+    if dim:
+        assert not torch.equal(twin.vector, objective.vector)
+        with pytest.raises(sl.SpiritlevelError, match="flips are 22 numbers 0 or 1"):
+            signs.act(objective.params, torch.full((22,), 2))
+
+
+# Refusals -------------------------------------------------------------------------------------
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        return out if out.sum() > 0 else 2 * out
+
+
+@torch.library.custom_op("spiritlevel_tests::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+class Foreign(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(doubled(x))
+
+
+@pytest.mark.parametrize("make", [Branching, Foreign])
+def test_models_that_cannot_be_traced_say_so_and_can_be_measured(make: Any) -> None:
+    model = make()
+    with pytest.raises(sl.SpiritlevelError, match=r"could not trace this model \(.*still work"):
+        sl.symmetries(model, randn(2, 4).float())
+    objective = sl.Objective(model, (randn(8, 4), labels(8)), F.cross_entropy)
+    rows = sl.measure(objective, ["hessian_trace"])
+    assert rows["hessian_trace"].value > 0
+
+
+def test_bad_arguments() -> None:
+    model = mlp(nn.ReLU)
+    with pytest.raises(sl.SpiritlevelError, match=r"statistics is 'loose'; choose"):
+        sl.symmetries(model, randn(2, 64).float(), statistics="loose")  # type: ignore[arg-type]
+    with pytest.raises(sl.SpiritlevelError, match='choose "exact" or "approximate"'):
+        sl.symmetries(model, randn(2, 64).float(), eps="some")  # type: ignore[arg-type]
+    with pytest.raises(sl.SpiritlevelError, match="an Objective brings its own data"):
+        sl.symmetries(objective_of(model, 64), randn(2, 64))
+    with pytest.raises(sl.SpiritlevelError, match=r"none could be guessed.*pass example="):
+        sl.symmetries(nn.Bilinear(2, 3, 4))
