@@ -189,8 +189,9 @@ def gpt2(attention: str = "sdpa") -> nn.Module:
 
     config = GPT2Config(
         n_layer=2, n_embd=16, n_head=2, vocab_size=20, n_positions=16, bos_token_id=0,
-        eos_token_id=0, attn_implementation=attention,
+        eos_token_id=0,
     )  # fmt: skip
+    config._attn_implementation = attention
     return Logits(GPT2LMHeadModel(config))
 
 
@@ -200,8 +201,8 @@ def llama(tied: bool = False, attention: str = "sdpa") -> nn.Module:
     config = LlamaConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=32, vocab_size=20, tie_word_embeddings=tied,
-        attn_implementation=attention,
     )  # fmt: skip
+    config._attn_implementation = attention
     return Logits(LlamaForCausalLM(config))
 
 

@@ -28,6 +28,7 @@ def test_the_digits_net_becomes_as_sharp_as_asked(target: float) -> None:
     assert found.certificate.verdict == "exact"
     top = sl.eigenvalues(sl.hessian(found.objective))[0]
     assert top.value >= target * (1 - 1e-3)
+    assert top.residual is not None
     assert top.value + top.residual >= found.reached * (1 - 1e-9)  # u'Hu bounds it from below
     assert found.before.value == pytest.approx(2.048, rel=1e-3)
 

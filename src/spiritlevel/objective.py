@@ -90,7 +90,7 @@ class Objective:
         own = dict(self._model.named_parameters())
         self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
         self._buffers: dict[str, Tensor] = {}  # those that differ from the model's own
-        self._batches = frozen.freeze(data, self._place)
+        self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self.notes = tuple(notes)
         with kept_rng():
@@ -289,7 +289,7 @@ class Objective:
         other._buffers = {
             k: v.to(dtype) if v.is_floating_point() else v for k, v in self._buffers.items()
         }
-        other._batches = [map_tensors(other._place, batch) for batch in self._batches]
+        other._batches = [map_tensors(other.place, batch) for batch in self._batches]
         return other
 
     def smooth(self) -> AbstractContextManager[None]:
@@ -314,7 +314,8 @@ class Objective:
         other.__dict__.update(changes, _value=None)
         return other
 
-    def _place(self, tensor: Tensor) -> Tensor:
+    def place(self, tensor: Tensor) -> Tensor:
+        """A tensor of the data in the precision and on the device of this objective."""
         if tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
         if self.device.type == "cuda" and tensor.nbytes > 0.1 * free_bytes(self.device):

@@ -63,6 +63,18 @@ def differentiable(*, recurrent: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """float32 with all its bits, also on a GPU."""
+    backends = torch.backends
+    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+    backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+
+
+@contextlib.contextmanager
 def twice_differentiable(*, recurrent: bool = False) -> Iterator[None]:
     """Kernels with second derivatives: fused attention has none, its mathematical form has."""
     fastpath = torch.backends.mha.get_fastpath_enabled()

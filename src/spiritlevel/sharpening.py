@@ -264,7 +264,7 @@ def _spread_thin(layers: Group, objective: Objective) -> tuple[Tensor, int]:
     from scipy.optimize import linprog
 
     rows: dict[tuple[float, ...], int] = {}
-    dense = layers.matrix(objective.shapes).to_dense()
+    dense = torch.from_numpy(layers.matrix(objective.shapes).toarray())
     different, counts = dense.unique(dim=0, return_counts=True)
     for row, count in zip(different.tolist(), counts.tolist(), strict=True):
         rows[tuple(row)] = rows.get(tuple(row), 0) + count

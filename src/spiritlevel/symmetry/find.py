@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -28,7 +29,7 @@ from spiritlevel.symmetry.graph import (
     name_of,
     parameter_scales,
 )
-from spiritlevel.symmetry.group import EpsScale, Generator, Group, sparse
+from spiritlevel.symmetry.group import EpsScale, Generator, Group
 from spiritlevel.symmetry.rules import RULES
 from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
 from spiritlevel.tensors import map_tensors
@@ -204,6 +205,11 @@ class _Table:
             self.entries += [(row, self.columns[v], float(c)) for v, c in form if v in self.columns]
         return self.rows[number]
 
+    def matrix(self) -> csr_matrix:
+        rows, columns, values = zip(*self.entries, strict=True) if self.entries else ((), (), ())
+        shape = (len(self.rows), len(self.columns))
+        return csr_matrix((values, (rows, columns)), shape=shape, dtype=float)
+
 
 def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
     """The unknowns that stayed free, as a group."""
@@ -219,12 +225,7 @@ def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
         n: tuple(table.place(t) for t in _settled(walk, value)) for n, value in scales.items()
     }
     norms = tuple(EpsScale(n.module, n.operation, n.eps, table.place(n.scale)) for n in walk.norms)
-    rows, columns, values = (
-        (torch.tensor(x) for x in zip(*table.entries, strict=True))
-        if (table.entries)
-        else (torch.zeros(0).long() for _ in range(3))
-    )
-    forms = sparse(rows, columns, values, (len(table.rows), len(alive)))
+    forms = table.matrix()
     unused = {system.origins[v].parameter for v in free if v not in system.touched}
     shapes = {n: value.shape for n, value in scales.items()}
     kinds = _kinds(walk)
@@ -286,21 +287,13 @@ def _kinds(walk: Walk) -> dict[int, str]:
 
 def _named(group: Group, channels: list[int]) -> Group:
     """Names that a person understands: from which layer to which, and the channel."""
-    from dataclasses import replace
-
     ups: list[list[str]] = [[] for _ in group.generators]
     downs: list[list[str]] = [[] for _ in group.generators]
-    table = group.forms.coalesce()
     for name, placed in group.placements.items():
         module = name.rpartition(".")[0] or name
         for index in placed:
-            rows = torch.zeros(group.forms.shape[0], dtype=torch.bool)
-            rows[index.reshape(-1)] = True
-            chosen = rows[table.indices()[0]]
-            signed = torch.stack(
-                [table.indices()[1][chosen], (table.values()[chosen] > 0).long()], dim=1
-            )
-            for column, positive in signed.unique(dim=0).tolist():
+            part = group.forms[index.unique().numpy()].tocoo()
+            for column, positive in sorted({*zip(part.col, part.data > 0, strict=True)}):
                 side = ups[column] if positive else downs[column]
                 if module not in side:
                     side.append(module)

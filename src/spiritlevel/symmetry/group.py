@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
@@ -68,7 +69,7 @@ class Group:
 
     shapes: dict[str, torch.Size]
     placements: dict[str, tuple[Tensor, ...]]
-    forms: Tensor  # sparse, (forms, dim)
+    forms: csr_matrix  # (forms, dim)
     generators: tuple[Generator, ...]
     blocks: tuple[Block, ...] = ()
     unused: tuple[str, ...] = ()
@@ -96,15 +97,12 @@ class Group:
         return tuple(n for n in self.shapes if n not in moving and n not in self.buffers)
 
     def _moving(self) -> set[str]:
-        rows = torch.zeros(self.forms.shape[0], dtype=torch.bool)
-        rows[self.forms.coalesce().indices()[0]] = True
+        rows = torch.from_numpy(self.forms.getnnz(axis=1) > 0)
         return {n for n, ids in self.placements.items() if any(bool(rows[i].any()) for i in ids)}
 
     def pieces(self, index: int) -> tuple[Piece, ...]:
         """What generator number `index` scales, and with which exponents."""
-        unit = torch.zeros(self.dim, dtype=torch.float64)
-        unit[index] = 1
-        table = self.forms @ unit
+        table = torch.from_numpy(self.forms[:, [index]].toarray()[:, 0])
         found = []
         for name, ids in self.placements.items():
             exponents = added([table[i] for i in ids])
@@ -130,9 +128,13 @@ class Group:
 
     # What they do -----------------------------------------------------------------------------
 
+    def evaluate(self, t: Tensor) -> Tensor:
+        """Every form at t."""
+        return torch.from_numpy(self.forms @ self._checked(t).numpy())
+
     def log_scales(self, t: Tensor) -> dict[str, tuple[Tensor, ...]]:
         """B t: for each parameter the terms of its log-scale, to be broadcast and added."""
-        table = self.forms @ self._checked(t)
+        table = self.evaluate(t)
         return {name: tuple(table[i] for i in ids) for name, ids in self.placements.items()}
 
     def act(self, params: Mapping[str, Tensor], t: Tensor) -> dict[str, Tensor]:
@@ -152,31 +154,24 @@ class Group:
 
     def pull(self, values: Mapping[str, Tensor]) -> Tensor:
         """B' x for named tensors x: what each generator gathers."""
-        table = torch.zeros(self.forms.shape[0], dtype=torch.float64)
+        table = torch.zeros(self.forms.get_shape()[0], dtype=torch.float64)
         for name, ids in self.placements.items():
             if name in values:
                 for index in ids:
                     summed = values[name].detach().cpu().double().sum_to_size(index.shape)
                     table.index_add_(0, index.reshape(-1), summed.reshape(-1))
-        return self.forms.T @ table
+        return torch.from_numpy(self.forms.T @ table.numpy())
 
-    def matrix(self, names: Iterable[str] | None = None) -> Tensor:
-        """B itself, sparse: one row per element of the parameters, in order."""
-        rows, columns, values, start = [], [], [], 0
+    def matrix(self, names: Iterable[str] | None = None) -> csr_matrix:
+        """B itself: one row per element of the parameters, in order."""
+        parts = []
         for name in self.shapes if names is None else names:
+            shape = self.shapes[name]
+            part = csr_matrix((shape.numel(), self.dim))
             for index in self.placements.get(name, ()):
-                table = self.forms.index_select(0, index.reshape(-1)).coalesce()
-                places = torch.arange(self.shapes[name].numel()).reshape(self.shapes[name])
-                spread = torch.arange(index.numel()).reshape(index.shape).expand(self.shapes[name])
-                for k, (r, c) in enumerate(table.indices().T.tolist()):
-                    found = places[spread == r]
-                    rows.append(start + found)
-                    columns.append(torch.full_like(found, c))
-                    values.append(table.values()[k].expand(len(found)))
-            start += self.shapes[name].numel()
-        if not rows:
-            rows, columns, values = ([torch.zeros(0).long()] for _ in range(3))
-        return sparse(torch.cat(rows), torch.cat(columns), torch.cat(values), (start, self.dim))
+                part = part + self.forms[index.expand(shape).reshape(-1).numpy()]
+            parts.append(part)
+        return csr_matrix(vstack(parts))
 
     def locate(self, params: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> Tensor:
         """The t that takes `params` to `moved`, by least squares in the logarithms."""
@@ -244,27 +239,21 @@ class Group:
     def select(self, indices: Iterable[int]) -> Group:
         """The subgroup of some generators."""
         chosen = list(indices)
-        places = torch.full((self.dim,), -1)
-        places[chosen] = torch.arange(len(chosen))
-        return self._remapped(places, [self.generators[i] for i in chosen])
+        generators = tuple(self.generators[i] for i in chosen)
+        return replace(self, forms=self.forms[:, chosen], generators=generators)
 
     def layerwise(self) -> Group:
         """One factor per layer, as in the paper: all channels of a layer move together."""
-        layers = list(dict.fromkeys((g.layer, g.kind) for g in self.generators))
-        places = torch.tensor(
-            [layers.index((g.layer, g.kind)) for g in self.generators], dtype=torch.int64
-        )
-        members = {key: [g for g in self.generators if (g.layer, g.kind) == key] for key in layers}
-        names = [Generator(_common(members[key]), key[1], key[0]) for key in layers]
-        return self._remapped(places, names)
-
-    def _remapped(self, places: Tensor, generators: list[Generator]) -> Group:
-        table = self.forms.coalesce()
-        columns = places[table.indices()[1]] if self.dim else table.indices()[1]
-        kept = columns >= 0
-        shape = (self.forms.shape[0], len(generators))
-        forms = sparse(table.indices()[0][kept], columns[kept], table.values()[kept], shape)
-        return replace(self, forms=forms, generators=tuple(generators))
+        keys = [(g.layer, g.kind) for g in self.generators]
+        layers = list(dict.fromkeys(keys))
+        places = [layers.index(key) for key in keys]
+        shape = (self.dim, len(layers))
+        together = csr_matrix(([1.0] * self.dim, (range(self.dim), places)), shape=shape)
+        generators = []
+        for layer, kind in layers:
+            members = [g for g in self.generators if (g.layer, g.kind) == (layer, kind)]
+            generators.append(Generator(_common(members), kind, layer))
+        return replace(self, forms=self.forms @ together, generators=tuple(generators))
 
     # For people -------------------------------------------------------------------------------
 
@@ -285,12 +274,6 @@ class Group:
                 f"got shape {tuple(t.shape)}"
             )
         return t.detach().cpu().double()
-
-
-def sparse(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    return torch.sparse_coo_tensor(
-        torch.stack([rows, columns]), values.double(), shape, check_invariants=False
-    ).coalesce()
 
 
 def added(terms: Iterable[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
-from spiritlevel.scope import set_apart
+from spiritlevel.scope import set_apart, without_tf32
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
 if TYPE_CHECKING:
@@ -180,8 +180,9 @@ def _single_precision(objective: Objective) -> float:
     """How far float32 takes the predictions of this model."""
     batch = objective.few(RANDOM_EXAMPLES)
     exact, rough = objective.to(torch.float64), objective.to(torch.float32)
-    a = exact.outputs(exact.params, map_tensors(exact._place, batch))
-    b = rough.outputs(rough.params, map_tensors(rough._place, batch))
+    with without_tf32():
+        a = exact.outputs(exact.params, map_tensors(exact.place, batch))
+        b = rough.outputs(rough.params, map_tensors(rough.place, batch))
     return min(float((a - b).abs().max() / a.abs().max().clamp(min=1e-300)), 1e-5)
 
 
@@ -189,7 +190,7 @@ def _with_eps_moved(one: Objective, other: Objective, group: Group) -> Objective
     """The twin with eps -> e^2s eps in every norm, or None where one number cannot do it."""
     state = {**one.buffers, **one.params}
     t = group.locate(state, {**other.buffers, **other.params})
-    table = group.forms @ t
+    table = group.evaluate(t)
     buffers, edits = {}, []
     for norm in group.norms:
         scale = table[norm.forms.reshape(-1)]
