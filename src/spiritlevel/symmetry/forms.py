@@ -123,6 +123,8 @@ class System:
         ids = compact(ids)
         if all(ids.shape[d] == 1 for d in dims):
             return ids
+        if not ids.numel():  # a sum over nothing is zero
+            return torch.full([1 if d in dims else n for d, n in enumerate(ids.shape)], WILD)
         kept = [d for d in range(ids.ndim) if d not in dims]
         table = ids.permute(*kept, *dims).reshape(-1, _count(ids, dims))
         firsts = table.gather(1, (table != WILD).int().argmax(1, keepdim=True))

@@ -25,8 +25,14 @@ MATRIX_OPERATIONS = frozenset(
     + [f"conv{back}{n}d" for n in (1, 2, 3) for back in ("", "_transpose")]
 )
 ELEMENTS = 1_000_000  # a parameter with more elements is always taken as a matrix
+ENTANGLED = 50_000  # and one with more is taken as a matrix though that may miss something
 Lookup = Callable[[fx.Node, str], Rule | None]
+# A rule that meets what it does not expect: equations that it has stated are sound, the rest blocks
+NOT_UNDERSTOOD = (NotImplementedError, MemoryError, RuntimeError, IndexError, TypeError, ValueError)
 SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+IN_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
 class Predictor(nn.Module):
@@ -97,8 +103,11 @@ def shape_action(node: fx.Node) -> Callable[..., Any]:
         if node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype:
             raise NotImplementedError  # other bits, not another shape
         return torch.reshape
-    assert callable(node.target)
-    return node.target
+    action = node.target
+    assert callable(action)
+    if name_of(node) in IN_FLOATS:
+        return lambda ids, *args: action(ids.double(), *args).long()  # exact up to 2^53
+    return action
 
 
 class Interpreter:
@@ -139,7 +148,7 @@ class Interpreter:
             return _computed(node, args, kwargs)
         if "val" not in node.meta or name.startswith(("_assert", "sym_")):
             return None
-        with suppress(NotImplementedError, MemoryError):
+        with suppress(*NOT_UNDERSTOOD):
             if name in SHAPE_OPERATIONS:
                 return self._move(node, name, args, kwargs)
             rule = self.rules(node, name)
@@ -160,6 +169,8 @@ class Interpreter:
         action = shape_action(node)
         if name in ("cat", "concat", "stack"):
             return self._joined(name, args, kwargs)
+        if not isinstance(args[0], Scales):  # a constant in the shape of something else
+            return action(*_term(args, 0), **_term(kwargs, 0))
         count = len(args[0].terms)
         found = [action(*_term(args, k), **_term(kwargs, k)) for k in range(count)]
         if isinstance(found[0], (tuple, list)):
@@ -201,11 +212,13 @@ class Interpreter:
         """
         target = node.args[0]
         assert isinstance(target, fx.Node)
-        aliases = [n for n in _aliases(target) if n in env and isinstance(env[n], Scales)]
-        if aliases:
+        moving = isinstance(env[node], Scales)
+        aliases = [n for n in _aliases(target) if isinstance(env.get(n), (Scales, Tensor))]
+        if moving and aliases:
             for value in [env[n] for n in aliases] + [env[node]]:
-                if isinstance(value, Scales):
-                    self.walk.block(value, f"{name_of(node)} in place on a view")
+                self.walk.block(value, f"{name_of(node)} in place on a view")
+            for n in aliases:  # zeros may be zeros no more
+                env[n] = self.walk.still(env[n].shape)
         env[target] = env[node]
 
 
@@ -217,6 +230,8 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
     """
     users = [user for node in nodes for user in _final_users(node)]
     matrix = len(shape) >= 2 and all(_as_matrix(node, user) for node, user in users)
+    if shape.numel() <= ENTANGLED and _is_entangled(nodes, users, shape):
+        matrix = False
     if not matrix and shape.numel() <= ELEMENTS:
         return Scales((walk.system.unknowns(name, "element", shape.numel()).reshape(shape),))
     if len(shape) < 2:
@@ -224,7 +239,7 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
     first = any(name_of(user).startswith("conv") for _, user in users)
     batch = () if first or len(shape) == 2 else shape[:-2]
     j, k = (shape[0], shape[1]) if not batch else (shape[-2], shape[-1])
-    cuts = _cuts(nodes, j) if not batch else [j]
+    cuts = (_groups(users, j) or _cuts(nodes, j)) if not batch else [j]
     many = torch.Size(batch).numel()
     rows = walk.system.unknowns(name, "row", many * j).reshape(*batch, j, 1)
     columns = walk.system.unknowns(name, "column", many * len(cuts) * k)
@@ -237,6 +252,31 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
         extra = (None,) * (len(shape) - 2)
         rows, columns = rows[(..., *extra)], columns[(..., *extra)]
     return Scales((rows.expand(shape), columns.expand(shape)))
+
+
+def _is_entangled(
+    nodes: list[fx.Node], users: list[tuple[fx.Node, fx.Node]], shape: torch.Size
+) -> bool:
+    """Whether rows + columns say too little: cut by columns, or summed over in another way."""
+    cut = any(_cut_axis(user) not in (None, 0) for node in nodes for user in node.users)
+    return cut or (len(shape) > 2 and any(name_of(user) == "einsum" for _, user in users))
+
+
+def _cut_axis(user: fx.Node) -> int | None:
+    """The axis along which an operation cuts its input; None if it cuts nothing."""
+    place = {"slice": 1, "select": 1, "split": 2, "split_with_sizes": 2, "chunk": 2}
+    name = name_of(user)
+    if name not in place:
+        return None
+    axis = user.args[place[name]] if len(user.args) > place[name] else user.kwargs.get("dim", 0)
+    return axis if isinstance(axis, int) else None
+
+
+def _groups(users: list[tuple[fx.Node, fx.Node]], rows: int) -> list[int] | None:
+    """The heights of the groups of a grouped convolution; each has columns of its own."""
+    counts = [u.args[6] if len(u.args) > 6 else 1 for _, u in users if "conv" in name_of(u)]
+    count = counts[0] if counts and all(c == counts[0] for c in counts) else 1
+    return [rows // count] * count if isinstance(count, int) and count > 1 else None
 
 
 def _final_users(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
@@ -261,11 +301,10 @@ def _cuts(nodes: list[fx.Node], rows: int) -> list[int]:
     edges = {0, rows}
     for user in (user for node in nodes for user in node.users):
         name, args = name_of(user), user.args
-        dim = args[2] if name in ("split", "split_with_sizes", "chunk") and len(args) > 2 else 0
-        if name in ("split", "split_with_sizes", "chunk") and dim == 0:
+        if name in ("split", "split_with_sizes", "chunk") and _cut_axis(user) == 0:
             sizes = [v.shape[0] for v in user.meta["val"]]
             edges |= {sum(sizes[:i]) for i in range(len(sizes))}
-        elif name == "slice" and (len(args) < 2 or args[1] == 0):
+        elif name == "slice" and _cut_axis(user) == 0:
             start, end = (*args[2:4], None, None)[:2]
             edges |= {int(e) for e in (start, end) if isinstance(e, int) and 0 < e < rows}
         else:
@@ -286,27 +325,27 @@ def _live(graph: fx.Graph) -> set[fx.Node]:
     return live
 
 
-VIEWS = SHAPE_OPERATIONS - {"cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "roll"}
+COPIES = {"cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "roll"}
+SAME = {"getitem", "detach", "alias", "to", "contiguous", "dropout", "feature_dropout"}
+VIEWS = (SHAPE_OPERATIONS - COPIES) | SAME  # what may share memory with its input
 
 
 def _aliases(node: Any) -> set[fx.Node]:
     """Nodes that may share memory with this one, itself left out."""
     root = node
-    while name_of(root) in VIEWS | {"getitem", "detach", "alias"} and root.all_input_nodes:
+    while name_of(root) in VIEWS and root.all_input_nodes:
         root = root.all_input_nodes[0]
     found, queue = {root}, [root]
     while queue:
         for user in queue.pop().users:
-            if name_of(user) in VIEWS | {"getitem", "detach", "alias"} and user not in found:
+            if name_of(user) in VIEWS and user not in found:
                 found.add(user)
                 queue.append(user)
     return found - {node}
 
 
 def _computed(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """A constant, computed; what would write into a constant writes into a copy."""
-    if in_place(node):
-        args = (args[0].clone() if isinstance(args[0], Tensor) else args[0], *args[1:])
+    """A constant, computed; writing into one changes what shares its memory, as it should."""
     action = node.target
     assert callable(action)
     with torch.no_grad():

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor, fx
 
 from spiritlevel.symmetry.forms import WILD, ZERO, constant_along
-from spiritlevel.symmetry.rules import RULES, Rule, as_list, dropped, passes, rectifies
+from spiritlevel.symmetry.rules import (
+    RULES,
+    Rule,
+    converts,
+    dropped,
+    passes,
+    rectifies,
+    reduced_dims,
+)
 from spiritlevel.symmetry.walk import Heads, Scales, Walk
 
 
@@ -21,7 +29,7 @@ def lookup(node: fx.Node, name: str) -> Rule | None:
     if name in LABEL_RULES:
         return LABEL_RULES[name]
     tags = getattr(node.target, "tags", ())
-    if torch.Tag.pointwise in tags or RULES.get(name) in (passes, rectifies):
+    if torch.Tag.pointwise in tags or RULES.get(name) in (passes, rectifies, converts):
         return elementwise
     return None
 
@@ -135,17 +143,15 @@ def embedding(walk: Walk, weight: Any, indices: Any, *_: Any, **__: Any) -> Scal
     return walk.made(columns[0])
 
 
-def reduces(walk: Walk, self: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Scales:
+def reduces(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     """Sums over all units do not know their order; over other axes the labels stay."""
-    dims = list(range(self.ndim)) if dim is None or dim == [] else as_list(dim)
+    dims, keepdim = reduced_dims(walk, self.ndim)
     label = walk.system.canonical(walk.single(self))
     if not constant_along(label, dims):
         return walk.made(torch.tensor(WILD))
-    index = tuple(
-        slice(0, 1) if d in {x % label.ndim for x in dims} else slice(None)
-        for d in range(label.ndim)
-    )
-    return walk.made(label[index] if keepdim else dropped(label[index], dims))
+    gone = {d % label.ndim for d in dims}
+    small = label[tuple(slice(0, 1) if d in gone else slice(None) for d in range(label.ndim))]
+    return walk.made(small if keepdim else dropped(small, dims))
 
 
 def pools(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:

@@ -120,10 +120,10 @@ def _with_statistics(
     """The mean moves with the input; the gain makes up for the input and the variance."""
     system = walk.system
     scale: Tensor = walk.tied(input, [d for d in range(input.ndim) if d != 1]).flatten()
+    scale = system.choose(scale, walk.single(mean))  # a mean shows even where the input is zero
     walk.note("norm input", scale)
-    system.equate_all(scale, walk.single(mean))
     variance = walk.single(var)
-    if walk.eps == "exact":
+    if walk.eps == "exact" and eps:
         walk.block(Scales((variance,)), "eps of batch_norm")
     elif eps:
         walk.norms.append(Norm(walk.module, "batch_norm", eps, variance))

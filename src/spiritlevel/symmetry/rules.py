@@ -29,6 +29,24 @@ def passes(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     return walk.made(walk.single(self))
 
 
+def converts(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
+    """Another precision changes nothing; truth asks only whether x is 0; integers round."""
+    assert walk.node is not None
+    kind = walk.node.meta["val"].dtype
+    if kind == torch.bool:
+        return walk.still(walk.shape)
+    if not kind.is_floating_point:
+        raise NotImplementedError
+    return passes(walk, self)
+
+
+def drops_out(walk: Walk, input: Any, *_: Any, **__: Any) -> tuple[Scales, Scales]:
+    """The result and its mask."""
+    assert walk.node is not None
+    result, mask = walk.node.meta["val"]
+    return walk.made(walk.single(input), result.shape), walk.still(mask.shape)
+
+
 def rectifies(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     walk.note("hidden", self)
     return passes(walk, self)
@@ -60,7 +78,9 @@ def threshold(walk: Walk, self: Any, threshold: Any, value: Any) -> Scales:
 def power(walk: Walk, self: Any, exponent: Any) -> Scales:
     if not isinstance(exponent, (int, float)):
         raise NotImplementedError
-    return walk.power(self, Fraction(exponent).limit_denominator(1000))
+    if exponent == 0:  # 1 everywhere, of zeros too
+        return walk.still(walk.shape)
+    return walk.power(self, Fraction(exponent))
 
 
 def of_degree(degree: int | Fraction) -> Rule:
@@ -143,40 +163,35 @@ def softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     return walk.still(walk.shape)
 
 
-def reduces(walk: Walk, self: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def reduces(walk: Walk, self: Any, *_: Any, **__: Any) -> Any:
     """Sums, means, maxima, norms of first degree: one scale over what is reduced."""
     assert walk.node is not None
-    dims = list(range(self.ndim)) if dim is None or dim == [] else as_list(dim)
+    dims, keepdim = reduced_dims(walk, self.ndim)
     tied = walk.tied(self, dims)
     kept = tied if keepdim else dropped(tied, dims)
     made = walk.node.meta["val"]
     if not isinstance(made, (tuple, list)):
         return walk.made(kept)
-    return tuple(
-        walk.made(kept, v.shape) if k == 0 else walk.still(v.shape) for k, v in enumerate(made)
-    )
+    return walk.made(kept, made[0].shape), *(walk.still(v.shape) for v in made[1:])
 
 
-def vector_norm(
-    walk: Walk, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Scales:
+def reduced_dims(walk: Walk, ndim: int) -> tuple[list[int], bool]:
+    """The axes that the present operation reduces, and whether it keeps them."""
+    dim = walk.option("dim")
+    if dim is None or dim == []:
+        return list(range(ndim)), bool(walk.option("keepdim"))
+    return [dim] if isinstance(dim, int) else list(dim), bool(walk.option("keepdim"))
+
+
+def vector_norm(walk: Walk, self: Any, ord: Any = 2, *_: Any, **__: Any) -> Scales:
     if ord == 0:
         raise NotImplementedError
-    return reduces(walk, self, dim, keepdim)
+    return reduces(walk, self)
 
 
-def norm(
-    walk: Walk, self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any
-) -> Scales:
-    return vector_norm(walk, self, 2 if p is None else p, dim, keepdim)
-
-
-def variance(
-    walk: Walk, self: Any, dim: Any = None, *_: Any, keepdim: bool = False, **__: Any
-) -> Scales:
+def variance(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     """Of second degree."""
-    found = reduces(walk, self, None if isinstance(dim, bool) else dim, keepdim)
-    return walk.power(found, 2)
+    return walk.power(reduces(walk, self), 2)
 
 
 def cumulates(walk: Walk, self: Any, dim: int, **_: Any) -> Scales:
@@ -241,7 +256,7 @@ def extremes(walk: Walk, self: Any, other: Any = None, *_: Any, **__: Any) -> An
     """max and min: of two tensors, or along an axis."""
     if isinstance(other, (Scales, Tensor)):
         return walk.made(walk.system.choose(walk.single(self), walk.single(other)))
-    return reduces(walk, self, other, *_, **__)
+    return reduces(walk, self)
 
 
 def padded(
@@ -263,10 +278,6 @@ def like(walk: Walk, *_: Any, **__: Any) -> Scales:
     return walk.still(walk.shape)
 
 
-def as_list(dim: Any) -> list[int]:
-    return [dim] if isinstance(dim, int) else list(dim)
-
-
 def dropped(ids: Tensor, dims: list[int]) -> Tensor:
     gone = {d % ids.ndim for d in dims}
     return ids.reshape([n for d, n in enumerate(ids.shape) if d not in gone])
@@ -274,24 +285,12 @@ def dropped(ids: Tensor, dims: list[int]) -> Tensor:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        [
-            "neg",
-            "dropout",
-            "native_dropout",
-            "feature_dropout",
-            "alpha_dropout",
-            "clone",
-            "to",
-            "_to_copy",
-            "contiguous",
-            "detach",
-            "alias",
-            "lift_fresh_copy",
-            "type_as",
-            "positive",
-        ],
+        "neg dropout feature_dropout alpha_dropout clone contiguous detach alias "
+        "lift_fresh_copy positive".split(),
         passes,
     ),
+    **dict.fromkeys(["to", "_to_copy", "type_as"], converts),
+    "native_dropout": drops_out,
     **dict.fromkeys(["relu", "leaky_relu", "rrelu", "abs"], rectifies),
     "prelu": prelu,
     **dict.fromkeys(["clamp", "clamp_min", "clip", "hardtanh"], clamp),
@@ -314,11 +313,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["sum", "mean", "amax", "amin"], reduces),
     **dict.fromkeys(["max", "min", "maximum", "minimum"], extremes),
     "linalg_vector_norm": vector_norm,
-    "norm": norm,
+    "norm": vector_norm,
     "var": variance,
-    "std": lambda walk, self, dim=None, *a, keepdim=False, **k: reduces(
-        walk, self, None if isinstance(dim, bool) else dim, keepdim
-    ),
+    "std": reduces,
     "cumsum": cumulates,
     **dict.fromkeys(["topk", "sort"], selects),
     **dict.fromkeys(["argmax", "argmin", "argsort"], argument),

@@ -109,6 +109,14 @@ class Walk:
         assert self.node is not None
         return any(n.op == "placeholder" for n in self.node.all_input_nodes)
 
+    def option(self, name: str) -> Any:
+        """An argument of the present operation by its name in the schema; None if not given."""
+        assert self.node is not None
+        target = self.node.target
+        assert isinstance(target, torch._ops.OpOverload)
+        names = [argument.name for argument in target._schema.arguments]
+        return {**dict(zip(names, self.node.args, strict=False)), **self.node.kwargs}.get(name)
+
     # Scales -----------------------------------------------------------------------------------
 
     def single(self, value: Any) -> Tensor:
@@ -181,6 +189,9 @@ class Walk:
             lost = self.system.vanish(first)
         else:  # rows + columns = 0 without laying the matrix out
             ids = [compact(t).unique() for t in value.terms]
+            ids = [some[some != WILD] for some in ids]
+            if not all(len(some) for some in ids):
+                return
             for some in ids:
                 lost |= self._parameters(some)
                 self.system.equate_all(some, some[:1])
