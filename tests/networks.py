@@ -567,7 +567,13 @@ IMAGE: dict[str, Maker] = {
     "batch norm": batch_norm(nn.BatchNorm2d),
     "group norm": module(lambda shape, a: nn.GroupNorm(1 if a % 2 else shape[1], shape[1])),
     "layer norm": module(lambda shape, a: nn.LayerNorm(list(shape[1 + a % 2 :]))),
-    "instance norm": module(lambda shape, a: nn.InstanceNorm2d(shape[1], affine=a != 0)),
+    "instance norm": module(
+        lambda shape, a: (
+            nn.InstanceNorm2d(shape[1], affine=a != 0)
+            if shape[2] * shape[3] > 1  # torch refuses a single element
+            else nn.Identity()
+        )
+    ),
     "prelu by channel": module(lambda shape, a: nn.PReLU(shape[1])),
     "dropout by channel": module(lambda shape, a: nn.Dropout2d()),
 }

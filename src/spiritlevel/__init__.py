@@ -47,6 +47,7 @@ _HOMES = {
     "measure": "measures",
     "default_objective": "default",
 }
+_MODULES = ("orbit", "symmetry")
 
 __all__ = [
     "MEASURES",
@@ -70,18 +71,21 @@ __all__ = [
     "hessian",
     "measure",
     "negative_eigenvalues",
+    "orbit",
     "output_gradients",
     "restricted",
     "scaled",
     "sharpen",
     "sharpen_many",
     "symmetries",
+    "symmetry",
     "trace",
     "verify",
     "zero_in_ball",
 ]
 
 if TYPE_CHECKING:
+    from spiritlevel import orbit, symmetry
     from spiritlevel.curvature import fisher, ggn, hessian, output_gradients
     from spiritlevel.default import default_objective
     from spiritlevel.errors import SpiritlevelError
@@ -103,6 +107,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"spiritlevel.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'spiritlevel' has no attribute {name!r}")
     return getattr(importlib.import_module(f"spiritlevel.{_HOMES[name]}"), name)

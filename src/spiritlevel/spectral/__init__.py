@@ -1,7 +1,7 @@
 """Eigenvalues, densities, traces and norms of matrices that are known by their products."""
 
 from spiritlevel.spectral.density import Density, density, negative_eigenvalues
-from spiritlevel.spectral.lanczos import Eigenpairs, eigenpairs, eigenvalues
+from spiritlevel.spectral.lanczos import Eigenpairs, Which, eigenpairs, eigenvalues
 from spiritlevel.spectral.probes import Diagonal, Probes, diagonal, frobenius, probe, trace
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Diagonal",
     "Eigenpairs",
     "Probes",
+    "Which",
     "density",
     "diagonal",
     "eigenpairs",

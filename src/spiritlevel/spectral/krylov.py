@@ -74,6 +74,11 @@ class Krylov:
         """Columns of coordinates as vectors of the space, one per column."""
         return self.basis[: self.length].T @ coordinates.to(self.basis)
 
+    def image(self, coordinates: Tensor) -> Tensor:
+        """A times `lift(coordinates)`, from what the products left behind."""
+        m, known = self.length, self.length + self.pending
+        return self.basis[:known].T @ (self.coefficients[:known, :m] @ coordinates).to(self.basis)
+
     def restart(self, coordinates: Tensor) -> None:
         """Keep some Ritz vectors and the last directions (thick restart, Wu and Simon, 2000)."""
         m, p, k = self.length, self.pending, coordinates.shape[1]

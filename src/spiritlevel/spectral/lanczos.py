@@ -32,12 +32,14 @@ Scale = Callable[[Tensor], Tensor]
 class Eigenpairs:
     """Eigenvalues in falling order (of magnitude, for "magnitude") and vectors as columns.
 
-    `leading` holds the Ritz vectors of largest magnitude, converged or not: what to take out of
-    the matrix before its rest is probed at random.
+    `images` are A times the vectors, without further products. `leading` holds the Ritz vectors of
+    largest magnitude, converged or not: what to take out of the matrix before its rest is probed
+    at random.
     """
 
     values: tuple[Estimate, ...]
     vectors: Tensor
+    images: Tensor
     leading: Tensor
 
     def __getitem__(self, index: int) -> Estimate:
@@ -118,7 +120,10 @@ def eigenpairs(
         )
         for i in order
     )
-    return Eigenpairs(found, krylov.lift(coordinates[:, order]), krylov.lift(coordinates[:, large]))
+    chosen = coordinates[:, order]
+    return Eigenpairs(
+        found, krylov.lift(chosen), krylov.image(chosen), krylov.lift(coordinates[:, large])
+    )
 
 
 def _check_request(operator: Operator, k: int, which: Which, budget: int, memory: int) -> None:

@@ -1,0 +1,79 @@
+"""Exact diagonals, from one backward pass per output instead of one product per parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import hessian as second_derivative
+from torch.func import vjp, vmap
+
+from spiritlevel import batches as frozen
+from spiritlevel.batches import Batch
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.tensors import flatten, map_tensors
+
+MOST_OUTPUTS = 128  # of one example
+NUMBERS_AT_ONCE = 2**26
+
+
+def ggn_diagonal(objective: Objective) -> Tensor:
+    """diag(G), exactly: (1/n) sum_i sum_c (S_i' J_i)_cp^2 with grad_f^2 l_i = S_i S_i'.
+
+    For nets that are piecewise linear in each parameter (rectified ones without norms) it is the
+    diagonal of the Hessian too.
+    """
+    outputs = _outputs(objective)
+    if not objective.separable or objective.loss.on_outputs is None or outputs > MOST_OUTPUTS:
+        raise SpiritlevelError(
+            "the exact diagonal needs a loss that is a sum over examples, of outputs and targets, "
+            f"with at most {MOST_OUTPUTS} outputs; diagonal(ggn(objective)) estimates it"
+        )
+    at_once = max(NUMBERS_AT_ONCE // (outputs * objective.size), 1)
+    total = torch.zeros(objective.size, dtype=objective.dtype, device=objective.device)
+    with objective.smooth():
+        for batch in objective.batches:
+            for start in range(0, frozen.examples(batch), at_once):
+                piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
+                total += _squares(objective, piece)
+    return total / objective.count
+
+
+def _outputs(objective: Objective) -> int:
+    with torch.no_grad():
+        return objective.outputs(objective.params, objective.few(1)).numel()
+
+
+def _squares(objective: Objective, batch: Batch) -> Tensor:
+    """Summed over the examples of a batch and the columns of their S."""
+    point = objective.params
+
+    def one(example: Batch) -> Tensor:
+        alone = map_tensors(lambda t: t.unsqueeze(0), example)
+        found: Any = vjp(lambda params: objective.outputs(params, alone).reshape(-1), point)
+        outputs, pull = found
+        root = _root(objective, outputs, alone)
+        rows = vmap(lambda v: flatten(pull(v)[0]))(root.mT)
+        return rows.square().sum(0)
+
+    try:
+        return vmap(one)(batch).sum(0)
+    except (RuntimeError, ValueError):  # no batching rule: one example after another
+        rows = range(frozen.examples(batch))
+        return torch.stack([one(map_tensors(lambda t, i=i: t[i], batch)) for i in rows]).sum(0)
+
+
+def _root(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
+    """S with S S' = grad_f^2 l, for a loss that is convex in the outputs."""
+    on_outputs = objective.loss.on_outputs
+    assert on_outputs is not None
+    shape = (1, -1) if outputs.numel() > 1 else (1,)
+
+    def loss(z: Tensor) -> Tensor:
+        return on_outputs(z.reshape(shape), example)[0]
+
+    curvature = second_derivative(loss)(outputs.detach())
+    values, vectors = torch.linalg.eigh((curvature + curvature.mT) / 2)
+    return vectors * values.clamp(min=0).sqrt()

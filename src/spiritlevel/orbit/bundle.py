@@ -1,0 +1,220 @@
+"""The largest eigenvalue over the orbit: a model of few vectors, refined where it is minimal.
+
+For G psd, D = exp(-B t) and any Z, lambda_max(D G D) >= lambda_max(Y' D^2 Y) with
+Y = G Z (Z' G Z)^-1/2: the model is a lower bound everywhere, costs no products to evaluate, and is
+exact at the points whose top eigenvectors are in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from spiritlevel.operators import Operator, scaled
+from spiritlevel.orbit.balance import balance
+from spiritlevel.orbit.cells import Array, Cells
+from spiritlevel.progress import bar
+from spiritlevel.spectral import Eigenpairs, Which, eigenpairs
+
+PAIRS = 4
+POWERS = (30, 100, 300, 1000)
+LOOSE = 1e-2  # residuals inside; the value that is reported is measured anew
+KEPT = 24  # vectors in the model
+OUTER = 12
+
+
+@dataclass(frozen=True)
+class Model:
+    """Gram matrices of the model's vectors by cell: (cells, r, r)."""
+
+    cells: Cells
+    grams: Array
+
+    def matrix(self, t: Array) -> Array:
+        """Y' D(t)^2 Y."""
+        weights = np.exp(-2 * self.cells.log_scales(t))
+        return np.einsum("c,cij->ij", weights, self.grams)
+
+    def log_norm(self, t: Array, power: int, free: Array) -> tuple[float, Array]:
+        """log of the Schatten norm of the model, and its gradient in the free generators."""
+        weights = np.exp(-2 * self.cells.log_scales(t))
+        values, vectors = np.linalg.eigh(np.einsum("c,cij->ij", weights, self.grams))
+        top = max(values[-1], 1e-300)
+        scaled_values = np.maximum(values / top, 0.0)
+        total = (scaled_values**power).sum()
+        inner = (vectors * (scaled_values ** (power - 1) / total)) @ vectors.T / top
+        masses = weights * np.einsum("cij,ij->c", self.grams, inner)
+        slope = -2 * (self.cells.exponents.T @ masses)
+        return float(np.log(top) + np.log(total) / power), slope * free
+
+    def dual(self, t: Array, power: int) -> Array:
+        """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
+        values, vectors = np.linalg.eigh(self.matrix(t))
+        spread = np.maximum(values / values[-1], 0.0) ** (power - 1)
+        inner = (vectors * (spread / spread.sum())) @ vectors.T
+        return np.maximum(np.einsum("cij,ij->c", self.grams, inner), 0.0)
+
+
+def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
+    """From Y = G Z and Z' G Z, orthonormalized; directions that are noise are dropped."""
+    values, vectors = torch.linalg.eigh(((inner + inner.T) / 2).double())
+    keep = values > 1e-10 * values[-1]
+    root = (vectors[:, keep] / values[keep].sqrt()).to(images)
+    y = images @ root
+    r = y.shape[1]
+    grams = np.empty((int(cells.exponents.shape[0]), r, r))  # type: ignore[index]
+    for i in range(r):
+        grams[:, i, :] = cells.gather(y[:, i : i + 1] * y)
+    return Model(cells, grams)
+
+
+def minimize_model(model: Model, start: Array, free: Array) -> Array:
+    """Quasi-Newton on Schatten norms of rising power; no products."""
+    t = start.copy()
+    for power in POWERS:
+        result = minimize(
+            lambda x, p=power: model.log_norm(x, p, free),
+            t,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-9},
+        )
+        t = result.x
+    return t
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the norm is least, the norm there, and below what it cannot go."""
+
+    value: float
+    t: Array
+    lower_bound: float
+    products: float
+    rounds: int
+    pairs: Eigenpairs
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Eigenpairs of D A D at some t."""
+
+    t: Array
+    d: Tensor
+    pairs: Eigenpairs
+
+    @property
+    def norm(self) -> float:
+        return abs(self.pairs[0].value)
+
+    @property
+    def upper(self) -> float:
+        """A Ritz value is a lower estimate; with its residual it is an upper one."""
+        return self.norm + (self.pairs[0].residual or 0.0)
+
+
+class _Orbit:
+    """Looks at points of an orbit, and counts the products."""
+
+    def __init__(self, operator: Operator, cells: Cells, which: Which, pairs: int) -> None:
+        self.operator, self.cells, self.pairs = operator, cells, pairs
+        self.which: Which = which
+        self.products, self.looks = 0.0, 0
+
+    def look(self, t: Array, tol: float, seed: int) -> _Point:
+        # every time from another random start: the last top vector would hide a crossing
+        like = torch.zeros((), dtype=self.operator.dtype, device=self.operator.device)
+        d = self.cells.spread(np.exp(-self.cells.log_scales(t)), like)
+        self.looks += 1
+        count = min(self.pairs, self.operator.size)
+        found = eigenpairs(
+            scaled(self.operator, d), count, which=self.which, tol=tol, seed=seed + self.looks
+        )
+        self.products += found[0].matvecs
+        return _Point(t, d, found)
+
+
+def least_eigenvalue(
+    operator: Operator,
+    cells: Cells,
+    blocks: list[Array],
+    start: Array,
+    free: Array,
+    tol: float,
+    seed: int,
+) -> Found:
+    """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
+    orbit = _Orbit(operator, cells, "largest", PAIRS)
+    best = here = orbit.look(start, LOOSE, seed)
+    zs, ys, bound, rounds = here.d.new_empty(0), here.d.new_empty(0), 0.0, 0
+    with bar(OUTER, "orbit minimum") as progress:
+        for rounds in range(1, OUTER + 1):  # noqa: B007
+            z, y = _cuts(here, 1.0)
+            zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
+            zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
+            model = model_of(cells, ys, zs.T @ ys)
+            t = minimize_model(model, best.t, free)
+            masses = model.dual(t, POWERS[-1])
+            bound = max(bound, balance(cells.exponents, masses, blocks, t * free).value)
+            here = orbit.look(t, tol / 4, seed)
+            best = here if here.upper < best.upper else best
+            progress.update()
+            progress.set_postfix_str(f"{best.upper:.4g} >= {bound:.4g}")
+            if best.upper / max(bound, 1e-300) - 1 <= tol:
+                break
+    bound = min(bound, best.upper)
+    return Found(best.norm, best.t, bound, orbit.products, rounds, best.pairs)
+
+
+def least_norm(
+    operator: Operator, cells: Cells, start: Array, free: Array, tol: float, seed: int
+) -> Found:
+    """min over t of ||D H D||, H indefinite: the model of the current point only, and backtracking.
+
+    Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
+    """
+    orbit = _Orbit(operator, cells, "magnitude", 2 * PAIRS)
+    best, rounds = orbit.look(start, tol / 4, seed), 0
+    with bar(OUTER, "orbit minimum") as progress:
+        for rounds in range(1, OUTER + 1):  # noqa: B007
+            wanted = minimize_model(_signed_model(cells, best), best.t, free)
+            step, found = 1.0, None
+            while found is None and step > 0.05:
+                tried = orbit.look(best.t + step * (wanted - best.t), tol / 4, seed)
+                found = tried if tried.norm < best.norm else None
+                step /= 3
+            progress.update()
+            if found is None:
+                break
+            gain = best.norm - found.norm
+            best = found
+            if gain <= tol / 4 * best.norm:
+                break
+    return Found(best.norm, best.t, 0.0, orbit.products, rounds, best.pairs)
+
+
+def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:
+    """Z = D v / sqrt(theta) and Y = A Z in base coordinates, for the eigenvalues of one sign."""
+    chosen = [i for i, e in enumerate(point.pairs.values) if sign * e.value > 0]
+    size = torch.tensor([abs(point.pairs[i].value) ** 0.5 for i in chosen]).to(point.d)
+    z = point.d[:, None] * point.pairs.vectors[:, chosen] / size
+    y = sign * point.pairs.images[:, chosen] / point.d[:, None] / size
+    return z, y
+
+
+def _signed_model(cells: Cells, point: _Point) -> Model:
+    """Positive and negative eigenvectors in blocks of their own."""
+    cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
+    grams = [model_of(cells, y, z.T @ y).grams for z, y in cuts if z.shape[1]]
+    count = sum(g.shape[1] for g in grams)
+    joined = np.zeros((grams[0].shape[0], count, count))
+    start = 0
+    for g in grams:
+        end = start + g.shape[1]
+        joined[:, start:end, start:end] = g
+        start = end
+    return Model(cells, joined)

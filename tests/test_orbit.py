@@ -1,0 +1,282 @@
+"""Orbit minima: the same from every point of an orbit, right, and certified."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize as quasi_newton
+from scipy.sparse import csr_matrix
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from architectures import ResNet, mlp, randomized
+from cases import labels, randn
+from spiritlevel.diagonals import ggn_diagonal
+from spiritlevel.operators import from_matrix
+from spiritlevel.orbit.balance import balance
+from spiritlevel.orbit.bundle import least_eigenvalue
+from spiritlevel.orbit.cells import Cells
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def objective_of(make: Callable[[], nn.Module], *shape: int, classes: int = 3) -> sl.Objective:
+    data = (randn(12, *shape), labels(12, classes=classes))
+    return sl.Objective(randomized(make()), data, F.cross_entropy)
+
+
+NETS: dict[str, Callable[[], sl.Objective]] = {
+    "mlp": lambda: objective_of(small_net, 5),
+    "conv with BatchNorm": lambda: objective_of(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16, 3),
+        ),
+        1,
+        6,
+        6,
+    ),
+    "residual": lambda: objective_of(lambda: ResNet((3, 4), 1, "B"), 3, 6, 6, classes=10),
+    "transformer": lambda: objective_of(
+        lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(4, 2, 5, batch_first=True), nn.Flatten(), nn.Linear(12, 3)
+        ),
+        3,
+        4,
+    ),
+}
+
+
+@functools.cache
+def problem(name: str) -> tuple[sl.Objective, sl.Group]:
+    objective = NETS[name]()
+    return objective, sl.symmetries(objective)
+
+
+def at(matrix: Tensor, group: sl.Group, objective: sl.Objective, t: Tensor) -> Tensor:
+    """exp(-B t) A exp(-B t), dense."""
+    factors = group.factors(t)
+    d = torch.cat([factors[n].expand(s).reshape(-1) for n, s in objective.shapes.items()])
+    return matrix / (d[:, None] * d[None, :])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_exact_diagonal(name: str) -> None:
+    objective, _ = problem(name)
+    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+
+
+def test_the_diagonal_with_weights_and_squares() -> None:
+    net = randomized(small_net())
+    data = (randn(8, 5), randn(8, 3, seed=2), randn(8, seed=3).abs())
+    objective = sl.Objective(net, data, F.mse_loss)
+    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("norm", ["trace", "spectral"])
+def test_the_minimum_is_that_of_the_orbit(name: str, norm: Any) -> None:
+    objective, group = problem(name)
+    found = sl.orbit.minimum(objective, group, norm=norm)
+    accuracy = 1e-6 if norm == "trace" else 5e-3
+    moved = 0.0
+    for seed in range(3):
+        twin = group.apply(objective, group.random(seed, scale=1.0))
+        again = sl.orbit.minimum(twin, group, norm=norm)
+        assert again.value == pytest.approx(found.value, rel=accuracy)
+        moved = max(moved, again.before / found.before)
+    assert moved > (2 if name == "transformer" else 5)  # the plain value is not
+    assert found.lower_bound is not None
+    assert found.lower_bound <= found.value <= found.lower_bound * (1 + accuracy)
+    assert found.value <= found.before * (1 + 1e-9)
+    assert sl.verify(objective, found.objective).verdict == "exact"
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv with BatchNorm"])
+def test_the_balanced_network_has_the_value(name: str) -> None:
+    objective, group = problem(name)
+    trace = sl.orbit.minimum(objective, group, norm="trace")
+    dense = sl.ggn(sl.orbit.balanced(objective, group)).dense()
+    assert float(dense.trace()) == pytest.approx(trace.value, rel=1e-9)
+    top = sl.orbit.minimum(objective, group, norm="spectral")
+    dense = sl.ggn(top.objective).dense()
+    assert float(torch.linalg.eigvalsh(dense)[-1]) == pytest.approx(top.value, rel=1e-3)
+
+
+def dense_minimum(matrix: Tensor, group: sl.Group, objective: sl.Objective, power: int) -> float:
+    """The Schatten norm of high power, minimized by brute force over t."""
+    table = torch.from_numpy(group.matrix(objective.shapes).toarray())
+
+    def value_and_slope(x: np.ndarray, p: int) -> tuple[float, np.ndarray]:
+        t = torch.from_numpy(x).requires_grad_()
+        d = torch.exp(-(table @ t))
+        values = torch.linalg.eigvalsh(d[:, None] * matrix * d[None, :]).abs()
+        top = values.max().detach()
+        loss = top.log() + ((values / top) ** p).sum().log() / p
+        (slope,) = torch.autograd.grad(loss, t)
+        return float(loss.detach()), slope.numpy()
+
+    x = np.zeros(group.dim)
+    for p in (2, 10, 50, power):
+        options = {"maxiter": 400}
+        x = quasi_newton(
+            value_and_slope, x, args=(p,), jac=True, method="L-BFGS-B", options=options
+        ).x
+    t = torch.from_numpy(x)
+    d = torch.exp(-(table @ t))
+    return float(torch.linalg.eigvalsh(d[:, None] * matrix * d[None, :]).abs().max())
+
+
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_against_brute_force(matrix: str) -> None:
+    objective, group = problem("mlp")
+    dense = (sl.ggn if matrix == "ggn" else sl.hessian)(objective).dense()
+    found = sl.orbit.minimum(objective, group, matrix=matrix, tol=1e-3)  # type: ignore[arg-type]
+    truth = dense_minimum(dense, group, objective, power=400)
+    assert found.value <= truth * (1 + 2e-3)
+    if found.lower_bound is not None:
+        assert found.lower_bound <= truth
+
+
+def test_the_frobenius_norm_against_brute_force() -> None:
+    objective, group = problem("mlp")
+    found = sl.orbit.minimum(objective, group, norm="frobenius")
+    dense = sl.ggn(objective).dense()
+    assert found.before == pytest.approx(float(dense.norm()), rel=1e-9)
+    assert float(sl.ggn(found.objective).dense().norm()) == pytest.approx(found.value, rel=1e-9)
+    for seed in range(30):  # convex: no other point is lower
+        t = found.log_scales + group.random(seed, scale=0.05)
+        assert float(at(dense, group, objective, t).norm()) >= found.value * (1 - 1e-9)
+    twin = group.apply(objective, group.random(1, scale=1.0))
+    assert sl.orbit.minimum(twin, group, norm="frobenius").value == pytest.approx(
+        found.value, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("sizes", [(4, 5, 3), (4, 6, 5, 3), (3, 4, 4, 4, 3)])
+def test_one_factor_per_layer_has_a_closed_form(sizes: tuple[int, ...]) -> None:
+    """K (prod_k tr_k)^(1/K), without biases (Ibayashi et al., 2021)."""
+
+    def make() -> nn.Module:
+        layers: list[nn.Module] = []
+        for inside, outside in pairwise(sizes):
+            layers += [nn.Linear(inside, outside, bias=False), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    objective = objective_of(make, sizes[0])
+    layers = sl.symmetries(objective).layerwise()
+    found = sl.orbit.minimum(objective, layers, norm="trace")
+    diagonal = objective.named(ggn_diagonal(objective))
+    traces = [float(d.sum()) for d in diagonal.values()]
+    k = len(traces)
+    assert found.value == pytest.approx(k * float(np.prod(traces)) ** (1 / k), rel=1e-9)
+    balanced = sl.orbit.balanced(objective, layers)
+    parts = [float(d.sum()) for d in balanced.named(ggn_diagonal(balanced)).values()]
+    assert parts == pytest.approx([found.value / k] * k, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["spectral", "fro", "nuclear"]))
+def test_norms_are_log_convex_along_the_orbit(seed: int, norm: str) -> None:
+    objective, group = problem("mlp")
+    dense = _hessian_of_the_mlp()
+    a, b = group.random(seed, scale=1.0), group.random(seed + 1, scale=1.0)
+    kinds = {"spectral": 2, "fro": "fro", "nuclear": "nuc"}
+
+    def log_norm(t: Tensor) -> float:
+        return float(torch.linalg.matrix_norm(at(dense, group, objective, t), kinds[norm]).log())  # type: ignore[arg-type]
+
+    assert log_norm((a + b) / 2) <= (log_norm(a) + log_norm(b)) / 2 + 1e-9
+
+
+@functools.cache
+def _hessian_of_the_mlp() -> Tensor:
+    return sl.hessian(problem("mlp")[0]).dense()
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_lower_bound_never_exceeds_the_minimum(block: int) -> None:
+    """Random positive matrices and exponents, twenty in each block: 200 in all."""
+    for seed in range(20 * block, 20 * block + 20):
+        draws = torch.Generator().manual_seed(seed)
+        n, dim, rank = 12, 4, 3 + seed % 5
+        root = torch.randn(n, rank, generator=draws, dtype=torch.float64)
+        matrix = root @ root.T
+        exponents = torch.randint(-1, 2, (n, dim), generator=draws).double().numpy()
+        exponents[:dim] = np.eye(dim)
+        exponents[dim : 2 * dim] = -np.eye(dim)  # each generator has two sides
+        grid = Cells({"x": torch.Size([n])}, {"x": torch.Size([n])}, csr_matrix(exponents))
+        blocks = [np.array([k]) for k in range(dim)]
+        start = balance(grid.exponents, matrix.diagonal().numpy(), blocks)
+        free = np.ones(dim)
+        found = least_eigenvalue(from_matrix(matrix), grid, blocks, start.t, free, 1e-3, seed)
+        lowest = _lowest(matrix, exponents, found.t)
+        assert found.lower_bound <= lowest * (1 + 1e-9)
+        assert found.value <= lowest * (1 + 2e-3)
+
+
+def _lowest(matrix: Tensor, exponents: np.ndarray, start: np.ndarray) -> float:
+    """The least largest eigenvalue that a direct search finds."""
+
+    def top(t: np.ndarray) -> float:
+        d = torch.from_numpy(np.exp(-(exponents @ t)))
+        return float(torch.linalg.eigvalsh(d[:, None] * matrix * d[None, :])[-1])
+
+    options = {"maxiter": 300, "xatol": 1e-7, "fatol": 1e-10}
+    result = quasi_newton(top, start, method="Nelder-Mead", options=options)
+    return min(float(result.fun), top(start))
+
+
+def test_dead_units_are_dropped_and_counted() -> None:
+    objective, _ = problem("mlp")
+    params = objective.params
+    weight, bias = params["0.weight"].clone(), params["0.bias"].clone()
+    weight[2], bias[2] = 0.0, -1.0  # never active
+    dead = objective.at({"0.weight": weight, "0.bias": bias})
+    found = sl.orbit.minimum(dead, norm="trace")
+    assert found.dead == 1
+    assert float(found.log_scales[2]) == 0.0
+
+
+def test_one_sided_rescalings_are_divided_out() -> None:
+    """Weights before a norm: their scale is free, and the minimum does not depend on it."""
+    make = NETS["conv with BatchNorm"]
+    objective = make()
+    group = sl.symmetries(objective, statistics="free")
+    found = sl.orbit.minimum(objective, group, norm="trace")
+    values = [
+        sl.orbit.minimum(group.apply(objective, group.random(seed, 1.0)), group, norm="trace").value
+        for seed in range(3)
+    ]
+    assert values == pytest.approx([found.value] * 3, rel=1e-6)
+
+
+def test_refusals() -> None:
+    objective, group = problem("mlp")
+    with pytest.raises(sl.SpiritlevelError, match="norm is 'nuclear'; choose one of spectral"):
+        sl.orbit.minimum(objective, group, norm="nuclear")  # type: ignore[arg-type]
+    with pytest.raises(sl.SpiritlevelError, match="matrix is 'fisher'; choose one of hessian, ggn"):
+        sl.orbit.minimum(objective, group, matrix="fisher")  # type: ignore[arg-type]
+    smooth = objective_of(lambda: mlp(nn.Tanh), 64, classes=10)
+    with pytest.raises(sl.SpiritlevelError, match=r'its diagonal differs.*use matrix="ggn"'):
+        sl.orbit.minimum(smooth, norm="trace", matrix="hessian")
+    wide = nn.Sequential(nn.Linear(50, 100), nn.ReLU(), nn.Linear(100, 10, bias=False))
+    large = objective_of(lambda: wide, 50, classes=10)
+    with pytest.raises(sl.SpiritlevelError, match="needs the whole matrix: 6100 parameters"):
+        sl.orbit.minimum(large, norm="frobenius")
