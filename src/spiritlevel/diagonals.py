@@ -16,7 +16,7 @@ from spiritlevel.objective import Objective
 from spiritlevel.tensors import flatten, map_tensors
 
 MOST_OUTPUTS = 128  # of one example
-NUMBERS_AT_ONCE = 2**26
+NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
 def ggn_diagonal(objective: Objective) -> Tensor:
@@ -31,7 +31,8 @@ def ggn_diagonal(objective: Objective) -> Tensor:
             "the exact diagonal needs a loss that is a sum over examples, of outputs and targets, "
             f"with at most {MOST_OUTPUTS} outputs; diagonal(ggn(objective)) estimates it"
         )
-    at_once = max(NUMBERS_AT_ONCE // (outputs * objective.size), 1)
+    room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
+    at_once = max(room // (outputs * objective.size), 1)
     total = torch.zeros(objective.size, dtype=objective.dtype, device=objective.device)
     with objective.smooth():
         for batch in objective.batches:
