@@ -93,12 +93,17 @@ class Group:
     @functools.cached_property
     def frozen(self) -> tuple[str, ...]:
         """The parameters that nothing moves."""
-        moving = self._moving()
-        return tuple(n for n in self.shapes if n not in moving and n not in self.buffers)
+        return tuple(n for n in self.shapes if n not in self._active and n not in self.buffers)
 
-    def _moving(self) -> set[str]:
+    @functools.cached_property
+    def _active(self) -> dict[str, tuple[Tensor, ...]]:
+        """The placements that some generator moves."""
         rows = torch.from_numpy(self.forms.getnnz(axis=1) > 0)
-        return {n for n, ids in self.placements.items() if any(bool(rows[i].any()) for i in ids)}
+        found = {
+            name: tuple(i for i in ids if bool(rows[i].any()))
+            for name, ids in self.placements.items()
+        }
+        return {name: ids for name, ids in found.items() if ids}
 
     def pieces(self, index: int) -> tuple[Piece, ...]:
         """What generator number `index` scales, and with which exponents."""
@@ -139,9 +144,9 @@ class Group:
 
     def act(self, params: Mapping[str, Tensor], t: Tensor) -> dict[str, Tensor]:
         """exp(B t) * theta; what the group does not know stays as it is."""
-        scales = self.log_scales(t)
+        table = exponential(self.evaluate(t))
         return {
-            name: _scaled(tensor, scales[name]) if name in scales else tensor.clone()
+            name: _scaled(tensor, [table[i] for i in self._active.get(name, ())])
             for name, tensor in params.items()
         }
 
@@ -291,11 +296,11 @@ def exponential(log_scale: Tensor) -> Tensor:
     return torch.exp2(torch.where((doublings - whole).abs() < 1e-12, whole, doublings))
 
 
-def _scaled(tensor: Tensor, terms: tuple[Tensor, ...]) -> Tensor:
+def _scaled(tensor: Tensor, factors: list[Tensor]) -> Tensor:
     """The product with all factors; large matrices chunk by chunk, while they are in the cache."""
-    factors = [exponential(term).to(tensor) for term in terms if bool(term.any())]
     if not factors:
         return tensor.clone()
+    factors = [factor.to(tensor) for factor in factors]
     if tensor.is_cuda or tensor.ndim < 2 or len(factors) == 1 or tensor.numel() <= CHUNK:
         return math.prod(factors[1:], start=tensor * factors[0])
     result = torch.empty_like(tensor)
