@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import spiritlevel as sl
-from networks import Net, Part, Piece, build, networks, parameter, randomize, without_eps
+from networks import build, networks, randomize, without_eps
 from networks import example as example_of
+from networks.base import Net, Part, Piece, parameter
 from spiritlevel.symmetry import Group, symmetries
 
 LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
