@@ -228,3 +228,15 @@ def test_sharpen_starts_from_a_checkpoint(mine: Path) -> None:
     load_weights(other, mine / "out.safetensors")
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(other(x), net(x), rtol=0, atol=0)
+
+
+def test_audit_of_a_users_model(mine: Path) -> None:
+    words = ("--model", "mine:net", "--data", "mine:data", "--only", "loss,hessian_spectral")
+    code, text = call("audit", *words, "--json", "audit.json")
+    assert code == 0, text
+    assert "5 rescalings (5 hidden)" in text
+    rows = json.loads((mine / "audit.json").read_text())["rows"]
+    assert [row["verdict"].split(" x ")[0] for row in rows] == ["invariant", "moved"]
+    code, text = call("audit", "--only", "nothing")
+    assert code == 2
+    assert "unknown measure 'nothing'" in text

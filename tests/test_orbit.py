@@ -243,6 +243,16 @@ def _lowest(matrix: Tensor, exponents: np.ndarray, start: np.ndarray) -> float:
     return min(float(result.fun), top(start))
 
 
+@pytest.mark.parametrize("norm", ["trace", "spectral"])
+def test_a_sharpened_point_has_the_same_minimum(norm: Any) -> None:
+    objective, group = problem("mlp")
+    sharp = sl.sharpen(objective, target=1e9, group=group).objective
+    plain, far = (sl.orbit.minimum(o, group, norm=norm) for o in (objective, sharp))
+    assert far.before > 1e8 * plain.before
+    assert far.value == pytest.approx(plain.value, rel=5e-3)
+    assert (far.dead, far.divided_out) == (0, ())
+
+
 def test_dead_units_are_dropped_and_counted() -> None:
     objective, _ = problem("mlp")
     params = objective.params

@@ -139,6 +139,8 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "symmetry": lambda m: symmetry.permutations(objective(m)),
     "head_maps": lambda m: symmetry.head_maps(m, randn(2, 3, 4)),
     "sign_flips": lambda m: symmetry.sign_flips(objective(m)),
+    "audit": lambda m: sl.audit(objective(m), ["hessian_spectral", "fisher_rao"]),
+    "Audit": lambda m: str(sl.audit(objective(m), ["loss"])),
     "orbit": lambda m: sl.orbit.minimum(objective(m), norm="trace"),
     "orbit, spectral": lambda m: sl.orbit.minimum(objective(m), matrix="hessian"),
     "sharpen": lambda m: sl.sharpen(objective(m), target=1e3),

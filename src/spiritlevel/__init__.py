@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from spiritlevel.version import __version__
 
 # Torch takes a second and a half to import, so names are found when they are first used:
 # `spiritlevel --help` and tab completion stay instant.
@@ -43,6 +43,8 @@ _HOMES = {
     "sharpen": "sharpening",
     "sharpen_many": "sharpening",
     "zero_in_ball": "sharpening",
+    "audit": "auditing",
+    "Audit": "auditing",
     "MEASURES": "measures",
     "measure": "measures",
     "default_objective": "default",
@@ -51,6 +53,7 @@ _MODULES = ("orbit", "symmetry")
 
 __all__ = [
     "MEASURES",
+    "Audit",
     "Certificate",
     "Estimate",
     "Group",
@@ -59,6 +62,7 @@ __all__ = [
     "SpiritlevelError",
     "Status",
     "__version__",
+    "audit",
     "default_objective",
     "density",
     "diagonal",
@@ -86,6 +90,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from spiritlevel import orbit, symmetry
+    from spiritlevel.auditing import Audit, audit
     from spiritlevel.curvature import fisher, ggn, hessian, output_gradients
     from spiritlevel.default import default_objective
     from spiritlevel.errors import SpiritlevelError

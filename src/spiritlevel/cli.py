@@ -1,9 +1,10 @@
-"""The command: spiritlevel measure, symmetries, sharpen."""
+"""The command: spiritlevel audit, measure, symmetries, sharpen."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -108,6 +109,41 @@ def measure(
             table.to_json(json)
 
 
+@app.command()
+def audit(
+    model: ModelOption = None,
+    data: DataOption = None,
+    weights: WeightsOption = None,
+    loss: LossOption = None,
+    only: Annotated[
+        str | None, typer.Option(help="Measures to audit, separated by commas.")
+    ] = None,
+    strength: Annotated[float, typer.Option(help="Of the random rescaling, in log-scales.")] = 1.0,
+    dtype: Annotated[
+        Precision | None, typer.Option(help="The precision; the model's if left out.")
+    ] = None,
+    device: DeviceOption = None,
+    seed: SeedOption = 0,
+    json: Annotated[Path | None, typer.Option(help="Also write the audit as JSON here.")] = None,
+) -> None:
+    """Which flatness numbers mean something for this network: what moves, what does not.
+
+    Without --model it runs on a small net trained on the 8x8 digits.
+    """
+    with _one_line_errors() as console:
+        from spiritlevel.auditing import DEFAULT
+        from spiritlevel.auditing import audit as make
+
+        given = {"data": data, "weights": weights, "loss": loss, "device": device}
+        given |= {"dtype": dtype and dtype.value}
+        objective = _objective(model, {k: v for k, v in given.items() if v is not None}, seed)
+        names = [name.strip() for name in only.split(",")] if only else DEFAULT
+        found = make(objective, names, strength=strength, seed=seed)
+        console.print(found)
+        if json is not None:
+            found.to_json(json)
+
+
 class Statistics(str, Enum):
     fixed = "fixed"
     free = "free"
@@ -195,6 +231,8 @@ def sharpen(
 
         if out is not None and out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
+        if out is not None and not out.resolve().parent.is_dir():
+            raise SpiritlevelError(f"-o is {out}; there is no folder {out.resolve().parent}")
         if checkpoint is not None and model is None:
             raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
         given = {"data": data, "weights": checkpoint, "loss": loss, "device": device}
@@ -225,6 +263,15 @@ def _one_line_errors() -> Iterator[Console]:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted before the first row was done")
         raise typer.Exit(130) from None
+    except Exception as error:  # of the user's model or data: no traceback unless asked for
+        if os.environ.get("SPIRITLEVEL_DEBUG"):
+            raise
+        first = (str(error).strip() or "no message").splitlines()[0]
+        Console(stderr=True).print(
+            f"[bold red]spiritlevel:[/] {_escaped(f'{type(error).__name__}: {first}')}\n"
+            "(SPIRITLEVEL_DEBUG=1 shows where)"
+        )
+        raise typer.Exit(2) from None
 
 
 def _objective(model: str | None, given: dict[str, Any], seed: int) -> Objective:

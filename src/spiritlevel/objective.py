@@ -41,6 +41,15 @@ CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix 
 CUDA_SHARE = 0.6
 
 
+def only_objectives(*given: Any) -> None:
+    """Refuse what is no Objective, a module for instance."""
+    for value in given:
+        if not isinstance(value, Objective):
+            raise SpiritlevelError(
+                f"give an Objective, not a {type(value).__name__}: Objective(model, data, loss)"
+            )
+
+
 class Objective:
     """A model, its data and its loss, frozen at one point: L(theta) = sum of losses / count.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Certificate, Group, symmetries
 from spiritlevel.symmetry.group import added
@@ -58,6 +58,12 @@ class ManySharpened:
     rank: int
     element: Tensor
 
+    def __str__(self) -> str:
+        return (
+            f"{self.above} eigenvalues above the target ({self.guaranteed} guaranteed, rank "
+            f"{self.rank})\n{self.certificate}"
+        )
+
 
 @dataclass(frozen=True)
 class ZeroInBall:
@@ -72,6 +78,9 @@ class ZeroInBall:
     lower_bound: float
     value_at_zero: float
     element: Tensor
+
+    def __str__(self) -> str:
+        return f"eps-sharpness at least {self.lower_bound:.4g}\n{self.certificate}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +99,7 @@ def sharpen(objective: Objective, *, target: float, group: Group | None = None) 
     to the target in closed form (Dinh et al., 2017, theorem 4). Factors are powers of two: they
     round nothing, not even in float32.
     """
-    if not target > 0:
-        raise SpiritlevelError(f"target={target}: give a positive number")
+    _check_target(objective, target)
     layers = _layers(objective, group)
     operator = hessian(objective)
     pairs = eigenpairs(operator)
@@ -107,7 +115,10 @@ def sharpen(objective: Objective, *, target: float, group: Group | None = None) 
     t = layers.identity()
     t[lever.index] = -_binary(needed, lever.exponent)
     twin = layers.apply(objective, t)
-    reached = float(u @ (hessian(twin, compile=False) @ u))
+    if not all(bool(p.isfinite().all()) for p in twin.params.values()):
+        raise SpiritlevelError(f"target={target:g} is beyond the range of {objective.dtype}")
+    # u lies where every exponent is the same, so u'D^-1 H D^-1 u is known without a new product
+    reached = curvature * math.exp(-2 * lever.exponent * float(t[lever.index]))
     return Sharpened(
         twin,
         layers.verify(objective, twin).require(),
@@ -128,8 +139,7 @@ def sharpen_many(
     >= beta^2 lambda_r (Dinh et al., 2017, supplement E). For a minimum: H has to be positive
     semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again.
     """
-    if not target > 0:
-        raise SpiritlevelError(f"target={target}: give a positive number")
+    _check_target(objective, target)
     if objective.size > DENSE:
         raise SpiritlevelError(
             f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
@@ -170,11 +180,14 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
     A layer scaled to the norm epsilon can be perturbed to zero within the ball, which proves that
     the eps-sharpness is at least (L(zero) - L) / (1 + L) (Dinh et al., 2017, section 4.2.3).
     """
-    if not epsilon > 0:
+    only_objectives(objective)
+    if not 0 < epsilon < math.inf:
         raise SpiritlevelError(f"epsilon={epsilon}: give a positive radius")
     layers = _layers(objective, group)
     value, found = objective.value(), None
     for lever in _levers(layers, objective):
+        if not objective.vector[lever.mask].any():
+            continue
         zeroed = objective.vector.clone()
         zeroed[lever.mask] = 0
         at_zero = objective.at(zeroed).value()
@@ -193,10 +206,16 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
         twin,
         layers.verify(objective, twin).require(),
         perturbation,
-        (reached - value) / (1 + value),
+        max((reached - value) / (1 + value), 0.0),
         reached,
         t,
     )
+
+
+def _check_target(objective: Objective, target: float) -> None:
+    only_objectives(objective)
+    if not isinstance(target, (int, float)) or not 0 < target < math.inf:
+        raise SpiritlevelError(f"target={target}: give a positive number")
 
 
 def _layers(objective: Objective, group: Group | None) -> Group:

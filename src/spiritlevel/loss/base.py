@@ -58,6 +58,8 @@ def first_tensor(output: Any) -> Tensor:
     if isinstance(logits, Tensor):
         return logits
     if isinstance(output, Mapping):
+        if isinstance(output.get("logits"), Tensor):
+            return output["logits"]
         output = tuple(output.values())
     if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
         return output[0]

@@ -12,6 +12,7 @@ from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
 from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
 from spiritlevel.spectral.probes import within
+from spiritlevel.symmetry import Group, symmetries
 
 
 class Instruments:
@@ -30,14 +31,22 @@ class Instruments:
         rtol: float = 0.05,
         budget: int = 200,
         compile: CompileChoice = "auto",
+        group: Group | None = None,
     ) -> None:
         self.objective = objective
+        if group is not None:
+            self.__dict__["group"] = group
         self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
         self.compile: CompileChoice = compile
 
     @functools.cached_property
     def hessian(self) -> Operator:
         return hessian(self.objective, compile=self.compile)
+
+    @functools.cached_property
+    def group(self) -> Group:
+        """The rescalings that change no prediction."""
+        return symmetries(self.objective)
 
     @functools.cached_property
     def gradient(self) -> Tensor:

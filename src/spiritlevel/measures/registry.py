@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from spiritlevel import __version__
 from spiritlevel.compiled import CompileChoice
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
-from spiritlevel.measures import curvature
+from spiritlevel.measures import curvature, invariant
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
+from spiritlevel.version import __version__
 
 COARSE_ROUNDING = 1e-3
 DOUBTFUL_CHECK = 1e-2
@@ -26,15 +26,21 @@ AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we ca
 
 @dataclass(frozen=True)
 class Measure:
-    """A number about an objective: how it is computed, what it is called, what it shares."""
+    """A number about an objective: how it is computed, what it is called, what it promises.
+
+    `shares` names the computation of Instruments whose cost it shares; `invariant` promises that no
+    rescaling which keeps the predictions changes it; `standard` ones are measured unasked.
+    """
 
     function: Callable[[Instruments], Estimate | dict[str, Estimate]]
     title: str
-    shares: str = ""  # the computation of Instruments whose cost it shares
+    shares: str = ""
+    invariant: bool = False
+    standard: bool = True
 
 
 MEASURES: dict[str, Measure] = {
-    "loss": Measure(curvature.loss, "loss"),
+    "loss": Measure(curvature.loss, "loss", invariant=True),
     "gradient_norm": Measure(curvature.gradient_norm, "gradient norm"),
     "hessian_spectral": Measure(curvature.hessian_spectral, "spectral norm", "extremes"),
     "lambda_max": Measure(curvature.lambda_max, "largest eigenvalue", "extremes"),
@@ -43,7 +49,18 @@ MEASURES: dict[str, Measure] = {
     "layer_traces": Measure(curvature.layer_traces, "  in", "probes"),
     "hessian_frobenius": Measure(curvature.hessian_frobenius, "Frobenius norm", "probes"),
     "effective_rank": Measure(curvature.effective_rank, "effective rank", "probes"),
+    "fisher_rao": Measure(invariant.fisher_rao, "Fisher-Rao norm", invariant=True, standard=False),
+    "adaptive_spectral": Measure(
+        invariant.adaptive_spectral, "adaptive sharpness", invariant=True, standard=False
+    ),
+    "orbit_trace": Measure(
+        invariant.orbit_trace, "least trace on orbit", invariant=True, standard=False
+    ),
+    "orbit_spectral": Measure(
+        invariant.orbit_spectral, "least norm on orbit", invariant=True, standard=False
+    ),
 }
+STANDARD = [name for name, entry in MEASURES.items() if entry.standard]
 
 
 def measure(
@@ -56,15 +73,12 @@ def measure(
     budget: int = 200,
     compile: CompileChoice = "auto",
 ) -> Table:
-    """A table of the named measures (all of them if None), each with its error and its cost.
+    """A table of the named measures (the standard ones if None), each with its error and cost.
 
     Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
     error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
     """
-    wanted = list(MEASURES) if names is None else list(names)
-    unknown = [name for name in wanted if name not in MEASURES]
-    if unknown:
-        raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
+    wanted = checked(STANDARD if names is None else names)
     begin = time.perf_counter()
     instruments = Instruments(
         objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
@@ -82,6 +96,14 @@ def measure(
     if interrupted:
         footer["interrupted"] = f"{len(rows)} rows were done"
     return Table(tuple(rows), _verdict(instruments), footer)
+
+
+def checked(names: Sequence[str]) -> list[str]:
+    """The names, all of them known."""
+    unknown = [name for name in names if name not in MEASURES]
+    if unknown:
+        raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
+    return list(names)
 
 
 def _rows(name: str, instruments: Instruments) -> list[Row]:

@@ -15,7 +15,7 @@ from spiritlevel.curvature import ggn, hessian
 from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import format_value
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.operators import Operator, scaled
 from spiritlevel.orbit.balance import Balance, balance
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
@@ -37,6 +37,10 @@ class OrbitMinimum:
     `lower_bound` is rigorous for the Gauss-Newton matrix (and for traces, up to `balance`, the
     largest imbalance of a generator relative to the value); it is None for norms of the Hessian,
     whose problem is convex but has only `balance`, the distance of a subgradient from 0.
+
+    Where `divided_out` names one-sided rescalings (weights before a norm, layers of zeros), the
+    infimum of the matrix itself is not attained. `value`, `before` and `lower_bound` are then those
+    of diag(s) A diag(s), with s the root mean square of the weights that such a rescaling moves.
     """
 
     norm: Norm
@@ -58,7 +62,10 @@ class OrbitMinimum:
             text += f" (no less than {format_value(self.lower_bound)})"
         text += f"; {format_value(self.before)} at the given point, {self.products:g} products"
         if self.divided_out:
-            text += f"; {len(self.divided_out)} one-sided rescalings divided out"
+            text += (
+                f"; {len(self.divided_out)} one-sided rescalings divided out: all these numbers "
+                "are for unit size of the weights that they move"
+            )
         return text
 
 
@@ -97,6 +104,7 @@ def minimum(
         raise SpiritlevelError(f"norm is {norm!r}; choose one of {', '.join(get_args(Norm))}")
     if matrix not in get_args(Matrix):
         raise SpiritlevelError(f"matrix is {matrix!r}; choose one of {', '.join(get_args(Matrix))}")
+    only_objectives(objective)
     begin = time.perf_counter()
     problem = _problem(objective, group)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": _frobenius}[norm]

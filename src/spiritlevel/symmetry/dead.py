@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from spiritlevel.symmetry.graph import name_of, shape_action
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS
 
-FOLLOWED = {"to", "alias", "detach", "clone", "contiguous", "dropout", "neg", "getitem"}
+FOLLOWED = {"to", "alias", "detach", "clone", "contiguous", "neg", "getitem"}
 MASKED = -1e4  # a score below it has no weight, shifted or not
 
 
@@ -50,7 +50,7 @@ def _push(node: fx.Node, indices: Any, alive: Tensor) -> None:
         name = name_of(user)
         if name == "getitem":
             _push(user, indices[user.args[1]], alive)
-        elif name in FOLLOWED or (name in ("mul", "div") and _by_number(user)):
+        elif name in FOLLOWED or _by_number(user, name) or _idle_dropout(user, name):
             _push(user, indices, alive)
         elif name in SHAPE_OPERATIONS and len(user.all_input_nodes) == 1:
             args = fx.map_arg(user.args, lambda n, i=indices: i)
@@ -59,8 +59,15 @@ def _push(node: fx.Node, indices: Any, alive: Tensor) -> None:
             alive[indices.reshape(-1).unique()] = True
 
 
-def _by_number(user: fx.Node) -> bool:
+def _by_number(user: fx.Node, name: str) -> bool:
+    if name not in ("mul", "div"):
+        return False
     return isinstance(user.args[1], (int, float)) and isinstance(user.args[0], fx.Node)
+
+
+def _idle_dropout(user: fx.Node, name: str) -> bool:
+    """A dropout that drops nothing; an active one masks a shift, which is then none."""
+    return name in ("dropout", "feature_dropout") and user.args[2] is False
 
 
 def _blind(user: fx.Node, node: fx.Node, name: str, indices: Tensor) -> bool:
@@ -95,7 +102,8 @@ def _ends_in_softmax(node: fx.Node) -> bool:
             if axis not in (-1, node.meta["val"].ndim - 1):
                 return False
         elif (
-            name in ("to", "dropout", "clone", "alias")
+            name in ("to", "clone", "alias")
+            or _idle_dropout(user, name)
             or (name in ("add", "sub", "mul", "div") and _with_constant(user, node))
             or (name in ("masked_fill", "where") and _masks_out(user, node))
         ):

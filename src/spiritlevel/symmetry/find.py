@@ -32,7 +32,7 @@ from spiritlevel.symmetry.graph import (
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
 from spiritlevel.symmetry.rules import RULES
 from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
-from spiritlevel.tensors import map_tensors
+from spiritlevel.tensors import generator, leaves, map_tensors
 
 EXAMPLES = 2  # of the data go into the graph
 # in the order in which they name a generator that passes several
@@ -65,6 +65,7 @@ def symmetries(
 
     - `example`: what the model takes (a tensor, a tuple of arguments, a dict of named ones); an
       Objective brings its own, and common models are guessed.
+    - predictions are the first tensor that the model returns, or its `logits`.
     - `statistics`: "free" lets the running statistics of BatchNorm move along.
     - `eps`: "approximate" admits scales that the eps of a norm breaks a little.
     """
@@ -94,7 +95,7 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     if isinstance(model, Objective):
         if example is not None:
             raise SpiritlevelError("example is for a module; an Objective brings its own data")
-        batch = model.few(EXAMPLES)
+        batch = max(model.batches, key=_size_of_one)
         if frozen.divisible(batch):
             batch = frozen.rows(batch, slice(0, EXAMPLES))
         copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
@@ -109,6 +110,11 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
     movable = {name for name, _ in module.named_parameters()}
     return Predictor(copied, lambda m, x: first_tensor(call(m, x)), example), movable
+
+
+def _size_of_one(batch: Any) -> float:
+    """How long the examples of a batch are; the longest reach most parameters."""
+    return sum(t.numel() for t in leaves(batch)) / max(frozen.examples(batch), 1)
 
 
 def _canonical(model: nn.Module) -> dict[str, str]:
@@ -151,7 +157,7 @@ def _propagate(
         elif spec.kind == InputKind.USER_INPUT:
             inputs.append(walk.still(node.meta["val"].shape))
         else:
-            inputs.append(_constant(program, spec).clone())
+            inputs.append(_filled(_constant(program, spec)))
     dead = dead_biases(program.graph) if walk.gauge else {}
     interpreter = Interpreter(walk, program.graph_module, dead, rules)
     outputs = interpreter.run(program.graph, inputs)
@@ -179,6 +185,13 @@ def _statistics(graph: fx.Graph) -> set[fx.Node]:
 def _constant(program: ExportedProgram, spec: Any) -> Tensor:
     held: Any = {**program.constants, **program.state_dict}[spec.target]
     return held.detach()
+
+
+def _filled(state: Tensor) -> Tensor:
+    """A copy; zeros that are only not filled yet (statistics at the start) are not structure."""
+    if state.is_floating_point() and state.numel() and not bool(state.any()):
+        return torch.rand(state.shape, generator=generator(0)).to(state) + 0.5
+    return state.clone()
 
 
 @dataclass
@@ -214,6 +227,8 @@ class _Table:
 def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
     """The unknowns that stayed free, as a group."""
     system = walk.system
+    for value in scales.values():
+        _follow(walk, value)
     free: dict[int, None] = {}
     for value in scales.values():
         for term in value.terms:
@@ -244,6 +259,25 @@ def collected(walk: Walk, scales: dict[str, Scales]) -> Group:
         norms=norms,
     )
     return _named(group, [o.index for o in origins])
+
+
+def _follow(walk: Walk, value: Scales) -> None:
+    """What this example did not reach (later positions) moves as what it did reach.
+
+    Along the last axis of each term: where all that was reached has one scale, the rest takes it.
+    """
+    system = walk.system
+    for term in value.terms:
+        small = compact(term)
+        table = small.reshape(-1, small.shape[-1]) if small.ndim > 1 else small.reshape(-1, 1)
+        if table.shape[0] < 2:
+            continue
+        for column in table.T.tolist():
+            fresh = [n for n in column if system.is_fresh(n)]
+            reached = {system.reduced(n) for n in column if not system.is_fresh(n) and n != WILD}
+            if fresh and len(reached) == 1:
+                (form,) = reached
+                system.solved |= {system.forms[n][0][0]: form for n in fresh}
 
 
 def _settled(walk: Walk, value: Scales) -> tuple[Tensor, ...]:

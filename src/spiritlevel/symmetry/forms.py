@@ -53,6 +53,11 @@ class System:
             self.forms.append(((variable, 1),))
         return torch.arange(first, first + count)
 
+    def is_fresh(self, number: int) -> bool:
+        """Whether the form is an unknown that nothing has met."""
+        form = self.forms[number]
+        return len(form) == 1 and form[0][0] not in self.touched
+
     def intern(self, form: Form) -> int:
         if form not in self.ids:
             self.ids[form] = len(self.forms)

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from spiritlevel.errors import SpiritlevelError
+from spiritlevel.scope import fixed_rng
 from spiritlevel.symmetry.forms import ZERO, squash
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS, Rule
 from spiritlevel.symmetry.walk import Scales, Walk
@@ -52,9 +53,12 @@ def capture(predictor: Predictor) -> ExportedProgram:
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     inputs = tuple(leaves(predictor.example))
+    _try_eagerly(predictor, inputs)
     try:
         with torch.no_grad(), _silence():
-            return torch.export.export(predictor, inputs, strict=False)
+            program = torch.export.export(predictor, inputs, strict=False)
+        _check_sizes(program)
+        return program
     except Exception as error:  # torch.export fails in very many ways
         reason = str(error).strip().splitlines()
         raise SpiritlevelError(
@@ -66,6 +70,28 @@ def capture(predictor: Predictor) -> ExportedProgram:
         ) from None
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
+
+
+def _try_eagerly(predictor: Predictor, inputs: tuple[Tensor, ...]) -> None:
+    """What the model itself says of an example that it does not take."""
+    try:
+        with torch.no_grad(), fixed_rng(0):
+            predictor(*inputs)
+    except SpiritlevelError:
+        raise
+    except Exception as error:  # any model, any mistake
+        shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SpiritlevelError(
+            f"the model does not take this example of shape {shapes}: {first[:200]}"
+        ) from None
+
+
+def _check_sizes(program: ExportedProgram) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and not all(isinstance(n, int) for n in value.shape):
+            raise ValueError(f"the size of what {name_of(node)} makes depends on the data")
 
 
 @contextmanager

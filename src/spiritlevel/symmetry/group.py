@@ -13,11 +13,11 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry.walk import Block
 from spiritlevel.tensors import generator as random_generator
 
 if TYPE_CHECKING:
-    from spiritlevel.objective import Objective
     from spiritlevel.symmetry.verify import Certificate
 
 CHUNK = 1 << 20  # elements that are scaled while they lie in the cache
@@ -59,7 +59,7 @@ class Piece:
         return f"{self.parameter}[{', '.join(where)}] {text}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Group:
     """theta -> exp(B t) * theta with the same predictions for every t.
 
@@ -179,8 +179,17 @@ class Group:
         return csr_matrix(vstack(parts))
 
     def locate(self, params: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> Tensor:
-        """The t that takes `params` to `moved`, by least squares in the logarithms."""
+        """The t that takes `params` to `moved`, by least squares in the logarithms.
+
+        Both by name, with the buffers that the group moves.
+        """
         ratio, known = {}, {}
+        missing = [n for n in self.placements if n not in params or n not in moved]
+        if missing:
+            raise SpiritlevelError(
+                f"locate() needs {missing[0]!r} at both points: give "
+                "{**objective.buffers, **objective.params}"
+            )
         for name in self.placements:
             a, b = params[name].detach().cpu().double(), moved[name].detach().cpu().double()
             usable = (a != 0) & (b != 0)
@@ -210,7 +219,9 @@ class Group:
 
     def apply(self, objective: Objective, t: Tensor) -> Objective:
         """The objective at exp(B t) * theta: another point, the same predictions."""
-        state = {**objective.params, **{n: objective.buffers[n] for n in self.buffers}}
+        only_objectives(objective)
+        held = objective.buffers
+        state = {**objective.params, **{n: held[n] for n in self.buffers if n in held}}
         missing = [name for name in self.shapes if name not in state]
         if missing:
             raise SpiritlevelError(
@@ -262,6 +273,9 @@ class Group:
 
     # For people -------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"Group(dim={self.dim}, kinds={self.kinds})"
+
     def __str__(self) -> str:
         from spiritlevel.symmetry.show import as_text
 
@@ -273,10 +287,10 @@ class Group:
         return as_renderable(self)
 
     def _checked(self, t: Tensor) -> Tensor:
-        if t.shape != (self.dim,):
+        if not isinstance(t, Tensor) or t.shape != (self.dim,):
             raise SpiritlevelError(
                 f"an element of this group is a vector of {self.dim} log-scales; "
-                f"got shape {tuple(t.shape)}"
+                f"got {f'shape {tuple(t.shape)}' if isinstance(t, Tensor) else type(t).__name__}"
             )
         return t.detach().cpu().double()
 

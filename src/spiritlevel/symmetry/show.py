@@ -27,6 +27,8 @@ ROWS = 60
 def as_renderable(group: Group) -> RenderableType:
     size = sum(shape.numel() for shape in group.shapes.values())
     head = Text(f"{group.dim} rescalings of {size:,} parameters leave every prediction as it is")
+    if group.norms:
+        head.append(f", up to the eps of {len(group.norms)} norms")
     head.stylize("bold")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column, justify in (("from -> to", "left"), ("kind", "left"), ("channels", "right")):

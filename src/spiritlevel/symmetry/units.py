@@ -21,6 +21,7 @@ from spiritlevel.symmetry.verify import verify
 from spiritlevel.symmetry.walk import Heads, Scales, Walk
 from spiritlevel.tensors import generator, map_tensors
 
+MOST_SPLIT = 64  # units of a set that is split into its interchangeable parts
 SAME = 1e-5  # relative: models may round to float32 inside
 Axis = tuple[str, int]  # a parameter, and the axis along which units lie
 
@@ -131,8 +132,38 @@ def permutations(model: nn.Module | Objective, example: Any = None) -> tuple[Uni
         if len(members) < 2:
             continue
         places = {axis: torch.tensor([unit[axis] for unit in members]) for axis, _ in signature}
-        found.append(Units(_name(list(places)), places))
-    return tuple(u for u in found if _proved(model, example, u, u.random(1)))
+        found += _interchangeable(model, example, Units(_name(list(places)), places))
+    return tuple(found)
+
+
+def _interchangeable(model: nn.Module | Objective, example: Any, units: Units) -> list[Units]:
+    """The whole set if it can be permuted at will, else its parts that can.
+
+    A cycle and one transposition generate all permutations, so two proofs are enough.
+    """
+    if units.size < 2:
+        return []
+    cycle = torch.arange(units.size).roll(1)
+    if all(_proved(model, example, units, p) for p in (cycle, _swap(units.size, 0, 1))):
+        return [units]
+    if units.size > MOST_SPLIT:
+        return []
+    alike = [0] + [
+        i for i in range(1, units.size) if _proved(model, example, units, _swap(units.size, 0, i))
+    ]
+    rest = [i for i in range(units.size) if i not in alike]
+    parts = [_part(units, alike)] if len(alike) > 1 else []
+    return parts + (_interchangeable(model, example, _part(units, rest)) if rest else [])
+
+
+def _swap(size: int, a: int, b: int) -> Tensor:
+    order = torch.arange(size)
+    order[a], order[b] = b, a
+    return order
+
+
+def _part(units: Units, members: list[int]) -> Units:
+    return Units(units.name, {axis: places[members] for axis, places in units.places.items()})
 
 
 @set_apart()

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.scope import set_apart, without_tf32
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
@@ -73,6 +73,7 @@ def verify(
 
     With the `group` that made the twin, what the eps of norms does is told from other differences.
     """
+    only_objectives(objective, twin)
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
     rough, sources = _rounds_inside(objective)
@@ -124,6 +125,8 @@ def random_batch(objective: Objective, seed: int = 0) -> Batch:
         return {
             k: v if any(w in k for w in kept) else map_tensors(redraw, v) for k, v in batch.items()
         }
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(map_tensors(redraw, batch[0]), *batch[1:])
     if isinstance(batch, (tuple, list)):
         return type(batch)([map_tensors(redraw, batch[0]), *batch[1:]])
     return map_tensors(redraw, batch)

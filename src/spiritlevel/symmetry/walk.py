@@ -172,9 +172,8 @@ class Walk:
         for value in values:
             if isinstance(value, Scales) and len(value.terms) > 1:
                 for number in torch.cat([compact(t).unique() for t in value.terms]).tolist():
-                    form = system.forms[number]
-                    if len(form) == 1 and form[0][0] not in system.touched:
-                        found.add(form[0][0])
+                    if system.is_fresh(number):
+                        found.add(system.forms[number][0][0])
         return found
 
     # Events -----------------------------------------------------------------------------------
