@@ -150,6 +150,7 @@ def _propagate(
         if name in movable or statistics.intersection(uses):
             scales[name] = parameter_scales(walk, name, uses[0].meta["val"].shape, uses)
     inputs: list[Any] = []
+    draws = generator(0)
     for node, spec in zip(nodes, specs, strict=True):
         own = names.get(str(spec.target).removeprefix("model.")) if spec.target else None
         if own in scales:
@@ -157,7 +158,7 @@ def _propagate(
         elif spec.kind == InputKind.USER_INPUT:
             inputs.append(walk.still(node.meta["val"].shape))
         else:
-            inputs.append(_filled(_constant(program, spec)))
+            inputs.append(_filled(_constant(program, spec), draws))
     dead = dead_biases(program.graph) if walk.gauge else {}
     interpreter = Interpreter(walk, program.graph_module, dead, rules)
     outputs = interpreter.run(program.graph, inputs)
@@ -187,10 +188,10 @@ def _constant(program: ExportedProgram, spec: Any) -> Tensor:
     return held.detach()
 
 
-def _filled(state: Tensor) -> Tensor:
+def _filled(state: Tensor, draws: torch.Generator) -> Tensor:
     """A copy; zeros that are only not filled yet (statistics at the start) are not structure."""
     if state.is_floating_point() and state.numel() and not bool(state.any()):
-        return torch.rand(state.shape, generator=generator(0)).to(state) + 0.5
+        return torch.rand(state.shape, generator=draws).to(state) + 0.5
     return state.clone()
 
 
