@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spiritlevel.compiled import CompileChoice
 from spiritlevel.curvature import hessian
+from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
 from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
@@ -47,6 +48,11 @@ class Instruments:
     def group(self) -> Group:
         """The rescalings that change no prediction."""
         return symmetries(self.objective)
+
+    @functools.cached_property
+    def diagonal(self) -> Tensor:
+        """That of the Gauss-Newton matrix, exactly."""
+        return ggn_diagonal(self.objective)
 
     @functools.cached_property
     def gradient(self) -> Tensor:

@@ -16,13 +16,20 @@ from spiritlevel.spectral import eigenpairs
 
 def orbit_spectral(instruments: Instruments) -> Estimate:
     """min over the orbit of the largest eigenvalue of the Gauss-Newton matrix."""
-    found = minimum(instruments.objective, instruments.group, seed=instruments.seed)
+    found = minimum(
+        instruments.objective,
+        instruments.group,
+        seed=instruments.seed,
+        diagonal=instruments.diagonal,
+    )
     return _estimate(found)
 
 
 def orbit_trace(instruments: Instruments) -> Estimate:
     """min over the orbit of the trace of the Gauss-Newton matrix."""
-    found = minimum(instruments.objective, instruments.group, norm="trace")
+    found = minimum(
+        instruments.objective, instruments.group, norm="trace", diagonal=instruments.diagonal
+    )
     return _estimate(found)
 
 

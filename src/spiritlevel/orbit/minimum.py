@@ -93,12 +93,14 @@ def minimum(
     matrix: Matrix = "ggn",
     tol: float = 5e-3,
     seed: int = 0,
+    diagonal: Tensor | None = None,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
     Convex in t (log-convex for every unitarily invariant norm), so the minimum is global. Only
     products with the matrix at the given point are used. `tol` is the relative gap between the
-    value and its lower bound at which the spectral norm stops.
+    value and its lower bound at which the spectral norm stops. `diagonal` is that of the
+    Gauss-Newton matrix, where it is known already.
     """
     if norm not in get_args(Norm):
         raise SpiritlevelError(f"norm is {norm!r}; choose one of {', '.join(get_args(Norm))}")
@@ -106,7 +108,7 @@ def minimum(
         raise SpiritlevelError(f"matrix is {matrix!r}; choose one of {', '.join(get_args(Matrix))}")
     only_objectives(objective)
     begin = time.perf_counter()
-    problem = _problem(objective, group)
+    problem = _problem(objective, group, diagonal)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": _frobenius}[norm]
     value, before, bound, residual, t, products = solve(problem, matrix, tol, seed)
     t = t * problem.free
@@ -126,24 +128,27 @@ def minimum(
     )
 
 
-def balanced(objective: Objective, group: Group | None = None) -> Objective:
+def balanced(
+    objective: Objective, group: Group | None = None, *, diagonal: Tensor | None = None
+) -> Objective:
     """The canonical representative of an orbit: the point where the trace is least.
 
     Every generator's in- and out-curvature balance there. For one factor per layer and no biases it
     is Ibayashi et al.'s closed form (2021), with the trace K (prod_k tr_k)^(1/K).
     """
-    problem = _problem(objective, group)
+    only_objectives(objective)
+    problem = _problem(objective, group, diagonal)
     return problem.group.apply(objective, torch.from_numpy(problem.start.t))
 
 
-def _problem(objective: Objective, group: Group | None) -> _Problem:
+def _problem(objective: Objective, group: Group | None, diagonal: Tensor | None) -> _Problem:
     group = symmetries(objective) if group is None else group
     grid = cells(group, objective.shapes)
     layers: dict[str, list[int]] = {}
     for index, generator in enumerate(group.generators):
         layers.setdefault(f"{generator.layer} {generator.kind}", []).append(index)
     blocks = [np.array(members) for members in layers.values()]
-    diagonal = ggn_diagonal(objective)
+    diagonal = ggn_diagonal(objective) if diagonal is None else diagonal
     found = balance(grid.exponents, grid.gather(diagonal), blocks)
     lonely = np.flatnonzero(found.one_sided)
     scale = _unit_size(objective, grid, lonely)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Verdict = Literal["exact", "approximate", "refuted"]
 EXACT = 1e-10  # relative, float64
 ROUNDING = 10  # times what float32 costs this model is still rounding, where float32 is met
+ONE_PRECISION = 1e-4  # relative, for models that run in float32 only
 RANDOM_EXAMPLES = 64
 
 
@@ -76,6 +77,8 @@ def verify(
     only_objectives(objective, twin)
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
+    if not _runs_in_float64(objective):
+        return _verified_as_it_is(objective, twin, seed)
     rough, sources = _rounds_inside(objective)
     single = objective.dtype != torch.float64 or twin.dtype != torch.float64
     tolerance = max(EXACT, ROUNDING * _single_precision(objective)) if rough or single else EXACT
@@ -101,6 +104,32 @@ def verify(
                 )
     return Certificate(
         verdict, absolute, worst, on_data, on_random, objective.examples, tolerance, reason
+    )
+
+
+@torch.no_grad()
+def _runs_in_float64(objective: Objective) -> bool:
+    exact = objective.to(torch.float64)
+    try:
+        exact.outputs(exact.params, exact.few(2))
+    except RuntimeError:  # kernels that know one precision only
+        return False
+    return True
+
+
+def _verified_as_it_is(objective: Objective, twin: Objective, seed: int) -> Certificate:
+    """The comparison in the objective's own precision, where the model has no other."""
+    absolute, on_data, on_random = _differences(objective, twin, random_batch(objective, seed))
+    worst = max(on_data, on_random)
+    return Certificate(
+        "exact" if worst <= ONE_PRECISION else "refuted",
+        absolute,
+        worst,
+        on_data,
+        on_random,
+        objective.examples,
+        ONE_PRECISION,
+        f"compared in {objective.dtype}: the model does not run in float64",
     )
 
 
