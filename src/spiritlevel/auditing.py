@@ -20,6 +20,7 @@ from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import balanced
 from spiritlevel.progress import bar
+from spiritlevel.scope import set_apart
 from spiritlevel.sharpening import sharpen
 from spiritlevel.symmetry import Certificate, Group, symmetries, verify
 from spiritlevel.version import __version__
@@ -155,6 +156,7 @@ class Audit:
         return text
 
 
+@set_apart()
 def audit(
     objective: Objective,
     measures: Sequence[str] = DEFAULT,
@@ -226,5 +228,5 @@ def _verdict(name: str, values: dict[str, Estimate]) -> Verdict:
 
 
 def _short(estimate: Estimate) -> str:
-    error = max(estimate.error, 1e-4 * abs(estimate.value))
+    error = max(estimate.error, 0.01 * abs(estimate.value))  # four digits are enough to compare
     return format_value(estimate.value, error)

@@ -13,12 +13,14 @@ from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
+from spiritlevel.scope import set_apart
 from spiritlevel.tensors import flatten, map_tensors
 
 MOST_OUTPUTS = 128  # of one example
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
+@set_apart()
 def ggn_diagonal(objective: Objective) -> Tensor:
     """diag(G), exactly: (1/n) sum_i sum_c (S_i' J_i)_cp^2 with grad_f^2 l_i = S_i S_i'.
 

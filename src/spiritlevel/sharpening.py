@@ -13,6 +13,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.scope import set_apart
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Certificate, Group, symmetries
 from spiritlevel.symmetry.group import added
@@ -92,6 +93,7 @@ class _Lever:
     mask: Tensor
 
 
+@set_apart()
 def sharpen(objective: Objective, *, target: float, group: Group | None = None) -> Sharpened:
     """An observationally equivalent objective whose Hessian has an eigenvalue >= target.
 
@@ -130,6 +132,7 @@ def sharpen(objective: Objective, *, target: float, group: Group | None = None) 
     )
 
 
+@set_apart()
 def sharpen_many(
     objective: Objective, *, target: float, group: Group | None = None
 ) -> ManySharpened:
@@ -174,6 +177,7 @@ def sharpen_many(
     )
 
 
+@set_apart()
 def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = None) -> ZeroInBall:
     """A twin for which a layer of zeros lies in the ball of radius epsilon around it.
 

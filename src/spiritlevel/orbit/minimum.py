@@ -128,6 +128,7 @@ def minimum(
     )
 
 
+@set_apart()
 def balanced(
     objective: Objective, group: Group | None = None, *, diagonal: Tensor | None = None
 ) -> Objective:
