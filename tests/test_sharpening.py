@@ -31,6 +31,9 @@ def test_the_digits_net_becomes_as_sharp_as_asked(target: float) -> None:
     assert top.residual is not None
     assert top.value + top.residual >= found.reached * (1 - 1e-9)  # u'Hu bounds it from below
     assert found.before.value == pytest.approx(2.048, rel=1e-3)
+    check = sl.hessian(found.objective).check  # against differences, in units of each parameter
+    assert check is not None
+    assert check < 1e-6
 
 
 def test_powers_of_two_round_nothing_in_float32() -> None:

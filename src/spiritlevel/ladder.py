@@ -100,7 +100,8 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
         raise SpiritlevelError(f"rung is {only!r}; choose one of {', '.join(RUNGS)}")
     rough = hardest(objective, CHECK_EXAMPLES)
     small = _raised(rough)
-    batch, direction = small.batches[0], _direction(small)
+    batch, sizes = small.batches[0], _sizes(small)
+    direction = _direction(small, sizes)
     truths: dict[float, Tensor] = {}
     refused: dict[str, str] = {}
     unsure: list[tuple[Rung, Tensor]] = []
@@ -110,16 +111,16 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 continue
             try:
                 found = product(small, batch, [direction])[0]
-                rounding = _rounding(found, product, rough, direction)
+                rounding = _rounding(found, product, rough, direction, sizes)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
                 refused[name] = str(error).strip().splitlines()[0][:160]
                 continue
-            check = _disagreement(found, small, batch, direction, truths)
+            check = _disagreement(found, small, batch, direction, truths, sizes)
             if check <= TOLERANCE[small.dtype]:
                 return Rung(name, product, check, small.dtype, rounding, refused)
-            unsure.append((Rung(name, product, check, small.dtype, rounding), found))
+            unsure.append((Rung(name, product, check, small.dtype, rounding), found * sizes))
             refused[name] = f"differs from a finite difference by {check:.1e}"
     if _vouch_for_each_other(unsure):
         return unsure[0][0]
@@ -142,16 +143,29 @@ def _vouch_for_each_other(unsure: list[tuple[Rung, Tensor]]) -> bool:
     return bool(agree) and bool(one.any())
 
 
-def _direction(small: Objective) -> Tensor:
+def _sizes(small: Objective) -> Tensor:
+    """How large each parameter is: the unit of steps and errors, whatever the scaling of layers."""
+    pieces = [p.abs() + 1e-3 * p.square().mean().sqrt() for p in small.params.values()]
+    sizes = torch.cat([piece.reshape(-1) for piece in pieces])
+    return sizes + 1e-12 * (1 + sizes.max())
+
+
+def _direction(small: Objective, sizes: Tensor) -> Tensor:
     """Mostly the gradient, which lies where the Hessian is large; partly random."""
     fresh = gaussian(small.size, generator(0), small.vector)
-    slope = small.gradient()
+    slope = small.gradient() * sizes
     mixed = slope / slope.norm().clamp(min=1e-300) + 0.3 * fresh / fresh.norm()
-    return mixed / mixed.norm()
+    direction = mixed * sizes
+    return direction / direction.norm()
 
 
 def _disagreement(
-    found: Tensor, small: Objective, batch: Batch, direction: Tensor, truths: dict[float, Tensor]
+    found: Tensor,
+    small: Objective,
+    batch: Batch,
+    direction: Tensor,
+    truths: dict[float, Tensor],
+    sizes: Tensor,
 ) -> float:
     """The relative difference to the nearest of several finite differences.
 
@@ -164,22 +178,25 @@ def _disagreement(
         truth = truths[step]
         if torch.equal(found, truth) and found.any():
             continue
-        scale = max(float(truth.norm()), float(found.norm()))
-        best = min(best, float((found - truth).norm()) / scale if scale else 0.0)
+        scale = max(float((truth * sizes).norm()), float((found * sizes).norm()))
+        gap = float(((found - truth) * sizes).norm())
+        best = min(best, gap / scale if scale else 0.0)
         if best <= AGREES:
             break
     return best
 
 
-def _rounding(found: Tensor, product: Product, rough: Objective, direction: Tensor) -> float:
+def _rounding(
+    found: Tensor, product: Product, rough: Objective, direction: Tensor, sizes: Tensor
+) -> float:
     """How far the product in the working precision is from the one in float64."""
     if found.dtype == rough.dtype:
         return torch.finfo(found.dtype).eps
     if product is difference_of_gradients:  # made in float64 for the working precision too
         return torch.finfo(rough.dtype).eps
     rounded = product(rough, rough.batches[0], [direction.to(rough.dtype)])[0]
-    scale = float(found.norm())
-    return float((rounded.double() - found).norm()) / scale if scale else 0.0
+    scale = float((found * sizes).norm())
+    return float(((rounded.double() - found) * sizes).norm()) / scale if scale else 0.0
 
 
 def _raised(rough: Objective) -> Objective:
