@@ -41,6 +41,8 @@ class Sharpened:
     generator: str
 
     def __str__(self) -> str:
+        if not self.element.any():
+            return f"largest Hessian eigenvalue {self.before}: sharp enough as it is"
         return (
             f"largest Hessian eigenvalue {self.before} -> at least {self.reached:.4g}, by scaling "
             f"{self.generator}\n{self.certificate}"

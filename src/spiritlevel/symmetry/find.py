@@ -325,17 +325,28 @@ def _named(group: Group, channels: list[int]) -> Group:
     ups: list[list[str]] = [[] for _ in group.generators]
     downs: list[list[str]] = [[] for _ in group.generators]
     for name, placed in group.placements.items():
-        module = name.rpartition(".")[0] or name
         for index in placed:
             part = group.forms[index.unique().numpy()].tocoo()
             for column, positive in sorted({*zip(part.col, part.data > 0, strict=True)}):
                 side = ups[column] if positive else downs[column]
-                if module not in side:
-                    side.append(module)
+                if name not in side:
+                    side.append(name)
     generators = []
     for g, up, down, channel in zip(group.generators, ups, downs, channels, strict=True):
-        start, end = up[:1] or down[:1], [m for m in down if m not in up[:1]][-1:]
-        between = len({*up, *down}) - len(start) - len(end)
-        arrow = " -> ".join(start + ([f"{between} more"] if between > 0 else []) + end)
-        generators.append(replace(g, name=f"{arrow}, channel {channel}"))
+        generators.append(replace(g, name=f"{_path(up, down)}, channel {channel}"))
     return replace(group, generators=tuple(generators))
+
+
+def _path(up: list[str], down: list[str]) -> str:
+    """Where a scale comes from and where it ends: modules, or parameters of one module."""
+
+    def module(name: str) -> str:
+        return name.rpartition(".")[0] or name
+
+    sources, ends = ([*dict.fromkeys(module(n) for n in side)] for side in (up, down))
+    if set(ends) <= set(sources[:1]):  # inside one module
+        sources, ends = up, down
+    start = sources[:1] or ends[:1]
+    end = [m for m in ends if m not in start][-1:]
+    between = len({*sources, *ends}) - len(start) - len(end)
+    return " -> ".join(start + ([f"{between} more"] if between > 0 else []) + end)

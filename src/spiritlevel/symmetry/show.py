@@ -64,8 +64,8 @@ def _rest(group: Group) -> list[RenderableType]:
             )
         )
     hints = {
-        "fixed statistics of batch_norm": 'statistics="free" lets running statistics move along',
-        "eps": 'eps="approximate" admits what the eps of a norm breaks a little',
+        "fixed statistics of batch_norm": "With statistics free, running statistics move along.",
+        "eps": "With eps approximate, what the eps of a norm breaks a little is admitted.",
     }
     for start, hint in hints.items():
         if any(operation.startswith(start) for operation in reasons):

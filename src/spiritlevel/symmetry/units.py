@@ -233,7 +233,7 @@ def _query_key(attention: Heads, units: dict[int, dict[Axis, list[int]]]) -> lis
         if not all(_distinct(row, units) for row in (key, *queries)):
             continue
         up = tuple(side for q in queries for side in _side(q, units, 0))
-        name = f"{attention.module}, head {number}"
+        name = f"{attention.module or 'attention'}, head {number}"
         found.append(HeadMap(name, "query-key", up, _side(key, units, 0)))
     return found
 
@@ -253,7 +253,8 @@ def _value_output(attention: Heads, units: dict[int, dict[Axis, list[int]]]) -> 
         up = tuple(s for s in sides if s[0] in own)
         down = tuple(s for s in sides if s[0] not in own)
         if up and len(down) == repeats * len({axis for axis, _ in down}):
-            found.append(HeadMap(f"{attention.module}, head {number}", "value-output", up, down))
+            name = f"{attention.module or 'attention'}, head {number}"
+            found.append(HeadMap(name, "value-output", up, down))
     return found
 
 
