@@ -145,7 +145,12 @@ def _vouch_for_each_other(unsure: list[tuple[Rung, Tensor]]) -> bool:
 
 def _sizes(small: Objective) -> Tensor:
     """How large each parameter is: the unit of steps and errors, whatever the scaling of layers."""
-    pieces = [p.abs() + 1e-3 * p.square().mean().sqrt() for p in small.params.values()]
+    usual = small.vector.square().mean().sqrt() + 1e-12
+    pieces = []
+    for p in small.params.values():
+        rms = p.square().mean().sqrt()
+        # a layer of zeros has no size of its own
+        pieces.append(p.abs() + 1e-3 * rms if rms > 0 else torch.full_like(p, float(usual)))
     sizes = torch.cat([piece.reshape(-1) for piece in pieces])
     return sizes + 1e-12 * (1 + sizes.max())
 
