@@ -58,7 +58,7 @@ def test_values_are_those_of_the_points() -> None:
     top = float(torch.linalg.eigvalsh(sl.hessian(twin).dense()).abs().max())
     assert float(found["hessian_spectral"].values["moved"]) == pytest.approx(top, rel=2e-3)
     theta = objective.vector
-    norm = float((theta @ fisher(objective, "true").dense() @ theta).sqrt())
+    norm = float((theta @ fisher(objective, "true").dense() @ theta).sqrt())  # cross-entropy
     assert float(found["fisher_rao"].here) == pytest.approx(norm, rel=1e-9)
     scaled = theta.abs()[:, None] * sl.hessian(objective).dense() * theta.abs()[None, :]
     adaptive = float(torch.linalg.eigvalsh(scaled).abs().max())
@@ -114,6 +114,38 @@ def test_a_network_without_symmetries_has_nothing_to_move() -> None:
     assert found["hessian_spectral"].text == "did not move here"
     assert "no rescaling that keeps its predictions" in str(found)
     assert "gelu in 1" in str(found)
+
+
+def test_what_an_objective_does_not_have_is_said() -> None:
+    """A loss of the whole model has no outputs, so no Gauss-Newton matrix; the rest is audited."""
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    objective = sl.Objective(randomized(net()), (randn(30, 6), labels(30)), loss)
+    found = sl.audit(objective)
+    assert [row.name for row in found.rows] == [
+        "loss", "hessian_spectral", "hessian_trace", "hessian_frobenius", "adaptive_spectral",
+    ]  # fmt: skip
+    assert list(found["loss"].values) == ["here", "moved", "sharpened"]
+    notes = [note.split(":")[0] for note in found.provenance["notes"]]
+    assert notes == ["not balanced", "no fisher_rao", "no orbit_trace", "no orbit_spectral"]
+    assert "no orbit_trace: the exact diagonal needs a loss" in " ".join(str(found).split())
+
+
+def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a percent is no rounding: a measure that creeps is a liar too."""
+    creeping = Measure(
+        lambda i: Estimate(
+            i.objective.value() * (1 + 1e-3 * float(i.objective.vector.norm().log()))
+        ),
+        "creeping",
+        invariant=True,
+    )
+    monkeypatch.setitem(MEASURES, "creeping", creeping)
+    row = sl.audit(small(), ["creeping"])["creeping"]
+    assert row.factor < 1.02
+    assert row.text == "declared invariant but moved: a bug"
 
 
 def test_bad_arguments() -> None:

@@ -82,6 +82,13 @@ def test_the_exact_diagonal(name: str) -> None:
     torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
 
 
+def test_the_diagonal_where_every_pixel_is_classified() -> None:
+    net = randomized(nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 3, 1)))
+    data = (randn(5, 2, 6), labels(5, 4))
+    objective = sl.Objective(net, data, F.cross_entropy)
+    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+
+
 def test_the_diagonal_with_weights_and_squares() -> None:
     net = randomized(small_net())
     data = (randn(8, 5), randn(8, 3, seed=2), randn(8, seed=3).abs())
@@ -102,6 +109,7 @@ def test_the_minimum_is_that_of_the_orbit(name: str, norm: Any) -> None:
         assert again.value == pytest.approx(found.value, rel=accuracy)
         moved = max(moved, again.before / found.before)
     assert moved > (2 if name == "transformer" else 5)  # the plain value is not
+    assert found.status is sl.Status.CONVERGED
     assert found.lower_bound is not None
     assert found.lower_bound <= found.value <= found.lower_bound * (1 + accuracy)
     assert found.value <= found.before * (1 + 1e-9)
@@ -208,6 +216,20 @@ def test_norms_are_log_convex_along_the_orbit(seed: int, norm: str) -> None:
 @functools.cache
 def _hessian_of_the_mlp() -> Tensor:
     return sl.hessian(problem("mlp")[0]).dense()
+
+
+def test_the_dual_bound_of_a_posynomial() -> None:
+    """min 4 e^-2t + e^2t = 4; a mass on one side alone can be sent to zero, and the bound says so."""
+    sides = csr_matrix([[1.0], [-1.0]])
+    blocks, free = [np.array([0])], np.ones(1)
+    found = balance(sides, np.array([4.0, 1.0]), blocks)
+    assert found.value == pytest.approx(4.0, rel=1e-12)
+    assert found.lower_bound == pytest.approx(4.0, rel=1e-12)
+    rough = balance(sides, np.array([4.0, 1.0]), [], np.array([0.3]), free)  # not balanced at all
+    assert 3.9 < rough.lower_bound <= 4.0 < rough.value
+    assert balance(sides, np.array([4.0, 0.0]), blocks, None, free).lower_bound == 0.0
+    fixed = balance(sides, np.array([4.0, 0.0]), blocks)  # one-sided, so it is not free
+    assert fixed.lower_bound == pytest.approx(4.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("block", range(10))

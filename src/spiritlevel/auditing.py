@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ DEFAULT = (
 )
 SCHEMA = 1
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
-ALIKE = 0.01  # relative, beside the errors: values closer than this did not move
+# Relative, beside the errors: what the rounding of parameters and products may do to a value
+ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class Audit:
             style = "green" if row.promised and not row.moved else "red" if row.moved else ""
             short = row.text.removesuffix(" with identical predictions")  # the summary says so
             table.add_row(row.title, *cells, Text(short, style=style))
-        return Stack(table, Text(), *(Text(line) for line in self._summary()))
+        lines = [*self._summary(), *self.provenance["notes"]]
+        return Stack(table, Text(), *(Text(line) for line in lines))
 
     def _summary(self) -> list[str]:
         if not self.group.dim:
@@ -173,54 +175,74 @@ def audit(
     """
     only_objectives(objective)
     names = checked(measures)
+    several = [name for name in names if MEASURES[name].parts]
+    if several:
+        raise SpiritlevelError(f"{several[0]} is several numbers; choose others to audit")
     if not strength > 0:
         raise SpiritlevelError(f"strength={strength}: give a positive number")
     begin = time.perf_counter()
     group = symmetries(objective) if group is None else group
-    points = _points(objective, group, strength, seed)
+    notes: list[str] = []
+    points = _points(objective, group, strength, seed, notes)
     certificates = {
         name: verify(objective, point, group=group).require()
         for name, point in points.items()
         if point is not objective
     }
-    values: dict[str, dict[str, Estimate]] = {name: {} for name in names}
-    with bar(len(points) * len(names), "audit") as progress:
-        for place, point in points.items():
-            instruments = Instruments(point, seed=seed, group=group)
-            for name in names:
-                found = MEASURES[name].function(instruments)
-                if not isinstance(found, Estimate):
-                    raise SpiritlevelError(f"{name} is several numbers; audit it part by part")
-                values[name][place] = found
-                progress.update()
-    rows = tuple(_verdict(name, values[name]) for name in names)
+    values = _measured(points, names, group, seed, notes)
+    alike = ALIKE[objective.dtype]
+    rows = tuple(_verdict(name, found, alike) for name, found in values.items())
     provenance = {
         "examples": objective.examples,
         "parameters": objective.size,
         "seed": seed,
         "strength": strength,
         "seconds": time.perf_counter() - begin,
+        "notes": notes,
         "versions": {"spiritlevel": __version__, "torch": torch.__version__},
     }
     return Audit(rows, group, certificates, provenance)
 
 
-def _points(objective: Objective, group: Group, strength: float, seed: int) -> dict[str, Objective]:
+def _points(
+    objective: Objective, group: Group, strength: float, seed: int, notes: list[str]
+) -> dict[str, Objective]:
     """The network at the given point, balanced, moved at random, and sharpened on purpose."""
-    if not group.dim:
-        return {"here": objective}
-    return {
-        "here": objective,
-        "balanced": balanced(objective, group),
-        "moved": group.apply(objective, group.random(seed, strength)),
-        "sharpened": sharpen(objective, target=SHARP, group=group).objective,
+    ways: dict[str, Callable[[], Objective]] = {
+        "balanced": lambda: balanced(objective, group),
+        "moved": lambda: group.apply(objective, group.random(seed, strength)),
+        "sharpened": lambda: sharpen(objective, target=SHARP, group=group).objective,
     }
+    points = {"here": objective}
+    for name, make in ways.items() if group.dim else ():
+        try:
+            points[name] = make()
+        except SpiritlevelError as error:
+            notes.append(f"not {name}: {error}")
+    return points
 
 
-def _verdict(name: str, values: dict[str, Estimate]) -> Verdict:
+def _measured(
+    points: dict[str, Objective], names: list[str], group: Group, seed: int, notes: list[str]
+) -> dict[str, dict[str, Estimate]]:
+    """Every measure at every point; one that this objective does not have is left out, and said."""
+    values: dict[str, dict[str, Estimate]] = {}
+    instruments = {place: Instruments(p, seed=seed, group=group) for place, p in points.items()}
+    with bar(len(names), "audit") as progress:
+        for name in names:
+            try:
+                found = {place: MEASURES[name].function(i) for place, i in instruments.items()}
+                values[name] = {p: e for p, e in found.items() if isinstance(e, Estimate)}
+            except SpiritlevelError as error:
+                notes.append(f"no {name}: {error}")
+            progress.update()
+    return values
+
+
+def _verdict(name: str, values: dict[str, Estimate], alike: float) -> Verdict:
     low = min(values.values(), key=lambda e: abs(e.value))
     high = max(values.values(), key=lambda e: abs(e.value))
-    noise = 3 * (low.error + high.error) + ALIKE * abs(low.value)
+    noise = 3 * (low.error + high.error) + alike * abs(low.value)
     gap = abs(high.value) - abs(low.value)
     factor = abs(high.value) / abs(low.value) if low.value else math.inf if gap else 1.0
     entry = MEASURES[name]

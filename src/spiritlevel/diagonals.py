@@ -55,10 +55,10 @@ def _squares(objective: Objective, batch: Batch) -> Tensor:
 
     def one(example: Batch) -> Tensor:
         alone = map_tensors(lambda t: t.unsqueeze(0), example)
-        found: Any = vjp(lambda params: objective.outputs(params, alone).reshape(-1), point)
+        found: Any = vjp(lambda params: objective.outputs(params, alone), point)
         outputs, pull = found
         root = _root(objective, outputs, alone)
-        rows = vmap(lambda v: flatten(pull(v)[0]))(root.mT)
+        rows = vmap(lambda v: flatten(pull(v.reshape(outputs.shape))[0]))(root.mT)
         return rows.square().sum(0)
 
     try:
@@ -72,11 +72,10 @@ def _root(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
     """S with S S' = grad_f^2 l, for a loss that is convex in the outputs."""
     on_outputs = objective.loss.on_outputs
     assert on_outputs is not None
-    shape = (1, -1) if outputs.numel() > 1 else (1,)
 
     def loss(z: Tensor) -> Tensor:
-        return on_outputs(z.reshape(shape), example)[0]
+        return on_outputs(z.reshape(outputs.shape), example)[0]
 
-    curvature = second_derivative(loss)(outputs.detach())
+    curvature = second_derivative(loss)(outputs.detach().reshape(-1))
     values, vectors = torch.linalg.eigh((curvature + curvature.mT) / 2)
     return vectors * values.clamp(min=0).sqrt()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from spiritlevel.curvature import fisher
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.curvature import ggn
 from spiritlevel.estimate import Estimate, Status
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.operators import scaled
@@ -41,7 +40,8 @@ def _estimate(found: OrbitMinimum) -> Estimate:
         residual=found.value - found.lower_bound,
         matvecs=found.products,
         seconds=found.seconds,
-        status=Status.CONVERGED,
+        status=found.status,
+        remedy="" if found.status is Status.CONVERGED else "the search did not come to rest",
     )
 
 
@@ -69,16 +69,11 @@ def adaptive_spectral(instruments: Instruments) -> Estimate:
 
 
 def fisher_rao(instruments: Instruments) -> Estimate:
-    """sqrt(theta' F theta), the Fisher-Rao norm (Liang et al., 2019), F the true Fisher.
+    """sqrt(theta' G theta), the Fisher-Rao norm (Liang et al., 2019).
 
-    With the empirical Fisher where the loss is no likelihood.
+    G is the Gauss-Newton matrix, which is the Fisher where the loss is a log-likelihood.
     """
     begin = time.perf_counter()
-    objective = instruments.objective
-    try:
-        operator = fisher(objective, "true")
-    except SpiritlevelError:
-        operator = fisher(objective, "empirical")
-    theta = objective.vector
-    value = math.sqrt(max(float(theta.double() @ (operator @ theta).double()), 0.0))
-    return Estimate(value, matvecs=1, seconds=time.perf_counter() - begin)
+    theta = instruments.objective.vector
+    square = float(theta.double() @ (ggn(instruments.objective) @ theta).double())
+    return Estimate(math.sqrt(max(square, 0.0)), matvecs=1, seconds=time.perf_counter() - begin)

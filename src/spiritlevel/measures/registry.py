@@ -37,6 +37,7 @@ class Measure:
     shares: str = ""
     invariant: bool = False
     standard: bool = True
+    parts: bool = False  # several numbers, one for each layer
 
 
 MEASURES: dict[str, Measure] = {
@@ -46,7 +47,7 @@ MEASURES: dict[str, Measure] = {
     "lambda_max": Measure(curvature.lambda_max, "largest eigenvalue", "extremes"),
     "lambda_min": Measure(curvature.lambda_min, "smallest eigenvalue", "extremes"),
     "hessian_trace": Measure(curvature.hessian_trace, "trace", "probes"),
-    "layer_traces": Measure(curvature.layer_traces, "  in", "probes"),
+    "layer_traces": Measure(curvature.layer_traces, "  in", "probes", parts=True),
     "hessian_frobenius": Measure(curvature.hessian_frobenius, "Frobenius norm", "probes"),
     "effective_rank": Measure(curvature.effective_rank, "effective rank", "probes"),
     "fisher_rao": Measure(invariant.fisher_rao, "Fisher-Rao norm", invariant=True, standard=False),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
+from scipy.sparse.linalg import lsqr
 
 from spiritlevel.orbit.cells import Array
 
 SWEEPS = 1000
+REACH = 100.0  # log-scales: e^100 is beyond all floating-point nets
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The minimum of a posynomial over t.
+    """The minimum of a posynomial over t, between a value that is reached and a lower bound.
 
     `residual` is the largest |in - out| of a generator over the whole mass: 0 at the minimum.
     `dead` generators have mass on no side and stay at 0; `one_sided` ones have it on one side only
@@ -22,6 +24,7 @@ class Balance:
     """
 
     value: float
+    lower_bound: float
     t: Array
     residual: float
     sweeps: int
@@ -30,18 +33,25 @@ class Balance:
 
 
 def balance(
-    exponents: csr_matrix, masses: Array, blocks: list[Array], start: Array | None = None
+    exponents: csr_matrix,
+    masses: Array,
+    blocks: list[Array],
+    start: Array | None = None,
+    free: Array | None = None,
 ) -> Balance:
     """Block coordinate descent in closed form: per generator exp(4 t) = in-mass / out-mass.
 
     `blocks` are sets of generators (the units of a layer) that are moved together; where they
     share parameters the step is halved until the sum falls. Convex, so the limit is the minimum.
+    The lower bound holds for all t of the `free` generators; those with two sides, if None.
     """
     up, down = _sides(exponents)
     t = np.zeros(int(exponents.shape[1])) if start is None else start.copy()  # type: ignore[index]
     # exactly zero or not: how small a mass is depends on the point, and may not
     alive_in, alive_out = up.T @ masses > 0, down.T @ masses > 0
-    moving = alive_in & alive_out
+    two_sided = alive_in & alive_out
+    free = two_sided if free is None else free.astype(bool)
+    moving = two_sided & free
     t[~moving] = 0.0
     weights = masses * np.exp(-2 * (exponents @ t))
     value, sweeps = weights.sum(), 0
@@ -54,7 +64,48 @@ def balance(
             break
     pull = exponents.T @ weights
     residual = float(np.abs(pull[moving]).max() / value) if moving.any() else 0.0
-    return Balance(float(value), t, residual, sweeps, ~alive_in & ~alive_out, alive_in ^ alive_out)
+    return Balance(
+        value=float(value),
+        lower_bound=min(_dual(exponents[:, free], masses, weights), float(value)),
+        t=t,
+        residual=residual,
+        sweeps=sweeps,
+        dead=~alive_in & ~alive_out,
+        one_sided=alive_in ^ alive_out,
+    )
+
+
+def _dual(exponents: csr_matrix, masses: Array, weights: Array) -> float:
+    """A lower bound of sum_c m_c exp(-2 (B t)_c) over all t, from near-optimal weights.
+
+    For any shares p >= 0 with sum 1 and B'p = 0 the sum is at least prod_c (m_c / p_c)^p_c
+    (weighted means; the dual of geometric programming). The weights are projected onto B'p = 0;
+    what rounding leaves of it is charged for log-scales up to REACH.
+    """
+    shares = _two_sided_only(exponents, weights)
+    if not shares.sum():
+        return 0.0
+    shares = shares / shares.sum()
+    root = np.sqrt(shares)
+    shift = lsqr(diags(root) @ exponents, -root, atol=1e-15, btol=1e-15, iter_lim=2000)[0]
+    shares = shares * (1 + exponents @ shift)
+    if (shares < 0).any():  # too far from balanced to say anything
+        return 0.0
+    shares = shares / shares.sum()
+    some = shares > 0
+    left = 2 * REACH * np.abs(exponents.T @ shares).sum()
+    return float(np.exp(shares[some] @ np.log(masses[some] / shares[some]) - left))
+
+
+def _two_sided_only(exponents: csr_matrix, weights: Array) -> Array:
+    """The weights without those that a generator with one side only would send to zero."""
+    up, down = _sides(exponents)
+    weights = weights.copy()
+    while True:
+        lonely = (up.T @ weights > 0) ^ (down.T @ weights > 0)
+        if not lonely.any():
+            return weights
+        weights[np.asarray(abs(exponents[:, lonely]).sum(axis=1)).reshape(-1) > 0] = 0.0
 
 
 def _sides(exponents: csr_matrix) -> tuple[csr_matrix, csr_matrix]:

@@ -95,7 +95,7 @@ class Found:
     t: Array
     lower_bound: float
     products: float
-    rounds: int
+    converged: bool
     pairs: Eigenpairs
 
 
@@ -150,24 +150,26 @@ def least_eigenvalue(
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
     orbit = _Orbit(operator, cells, "largest", PAIRS)
     best = here = orbit.look(start, LOOSE, seed)
-    zs, ys, bound, rounds = here.d.new_empty(0), here.d.new_empty(0), 0.0, 0
+    zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
     with bar(OUTER, "orbit minimum") as progress:
-        for rounds in range(1, OUTER + 1):  # noqa: B007
+        for _ in range(OUTER):
             z, y = _cuts(here, 1.0)
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
             model = model_of(cells, ys, zs.T @ ys)
             t = minimize_model(model, best.t, free)
             masses = model.dual(t, POWERS[-1])
-            bound = max(bound, balance(cells.exponents, masses, blocks, t * free).value)
+            lower = balance(cells.exponents, masses, blocks, t * free, free)
+            bound = max(bound, lower.lower_bound)
             here = orbit.look(t, tol / 4, seed)
             best = here if here.upper < best.upper else best
             progress.update()
             progress.set_postfix_str(f"{best.upper:.4g} >= {bound:.4g}")
             if best.upper / max(bound, 1e-300) - 1 <= tol:
                 break
-    bound = min(bound, best.upper)
-    return Found(best.norm, best.t, bound, orbit.products, rounds, best.pairs)
+    converged = best.upper / max(bound, 1e-300) - 1 <= tol
+    bound = min(bound, best.norm)  # a Ritz value may lie below the bound by its residual
+    return Found(best.norm, best.t, bound, orbit.products, converged, best.pairs)
 
 
 def least_norm(
@@ -178,9 +180,9 @@ def least_norm(
     Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
     """
     orbit = _Orbit(operator, cells, "magnitude", 2 * PAIRS)
-    best, rounds = orbit.look(start, tol / 4, seed), 0
+    best, converged = orbit.look(start, tol / 4, seed), False
     with bar(OUTER, "orbit minimum") as progress:
-        for rounds in range(1, OUTER + 1):  # noqa: B007
+        for _ in range(OUTER):
             wanted = minimize_model(_signed_model(cells, best), best.t, free)
             step, found = 1.0, None
             while found is None and step > 0.05:
@@ -188,13 +190,12 @@ def least_norm(
                 found = tried if tried.norm < best.norm else None
                 step /= 3
             progress.update()
-            if found is None:
-                break
-            gain = best.norm - found.norm
-            best = found
+            gain = best.norm - found.norm if found else 0.0
+            best = found or best
             if gain <= tol / 4 * best.norm:
+                converged = True
                 break
-    return Found(best.norm, best.t, 0.0, orbit.products, rounds, best.pairs)
+    return Found(best.norm, best.t, 0.0, orbit.products, converged, best.pairs)
 
 
 def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from spiritlevel.curvature import ggn, hessian
 from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import format_value
+from spiritlevel.estimate import Status, format_value
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.operators import Operator, scaled
 from spiritlevel.orbit.balance import Balance, balance
@@ -34,9 +34,10 @@ SPOTS = 6  # places at which the two diagonals are compared
 class OrbitMinimum:
     """The least value over the orbit, where it is reached, and the proof.
 
-    `lower_bound` is rigorous for the Gauss-Newton matrix (and for traces, up to `balance`, the
-    largest imbalance of a generator relative to the value); it is None for norms of the Hessian,
-    whose problem is convex but has only `balance`, the distance of a subgradient from 0.
+    `lower_bound` holds for every point of the orbit, up to the rounding of the products: for traces
+    and for the Gauss-Newton matrix. It is None for norms of the Hessian and for Frobenius norms,
+    whose problem is convex but has only `balance`: the largest imbalance of a generator relative to
+    the value, the distance of a subgradient from 0. `status` says whether the search came to rest.
 
     Where `divided_out` names one-sided rescalings (weights before a norm, layers of zeros), the
     infimum of the matrix itself is not attained. `value`, `before` and `lower_bound` are then those
@@ -55,6 +56,7 @@ class OrbitMinimum:
     seconds: float
     dead: int
     divided_out: tuple[str, ...]
+    status: Status
 
     def __str__(self) -> str:
         text = f"least {self.norm} of the {self.matrix} over the orbit: {format_value(self.value)}"
@@ -66,7 +68,20 @@ class OrbitMinimum:
                 f"; {len(self.divided_out)} one-sided rescalings divided out: all these numbers "
                 "are for unit size of the weights that they move"
             )
-        return text
+        return text if self.status is Status.CONVERGED else f"{text} ({self.status.value})"
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """What a solver finds: see OrbitMinimum."""
+
+    value: float
+    before: float
+    lower_bound: float | None
+    balance: float
+    t: Array
+    products: float
+    converged: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,8 @@ class _Problem:
     group: Group
     cells: Cells
     blocks: list[Array]
-    masses: Array  # of the Gauss-Newton diagonal
+    diagonal: Tensor  # of the Gauss-Newton matrix
+    masses: Array  # of the same, by cell, with what is one-sided divided out
     free: Array
     start: Balance
     scale: Tensor
@@ -110,21 +126,22 @@ def minimum(
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": _frobenius}[norm]
-    value, before, bound, residual, t, products = solve(problem, matrix, tol, seed)
-    t = t * problem.free
+    found = solve(problem, matrix, tol, seed)
+    t = torch.from_numpy(found.t * problem.free)
     return OrbitMinimum(
-        norm,
-        matrix,
-        value,
-        before,
-        bound,
-        residual,
-        torch.from_numpy(t),
-        problem.group.apply(objective, torch.from_numpy(t)),
-        products,
-        time.perf_counter() - begin,
-        int(problem.start.dead.sum()),
-        problem.divided_out,
+        norm=norm,
+        matrix=matrix,
+        value=found.value,
+        before=found.before,
+        lower_bound=found.lower_bound,
+        balance=found.balance,
+        log_scales=t,
+        objective=problem.group.apply(objective, t),
+        products=found.products,
+        seconds=time.perf_counter() - begin,
+        dead=int(problem.start.dead.sum()),
+        divided_out=problem.divided_out,
+        status=Status.CONVERGED if found.converged else Status.BUDGET,
     )
 
 
@@ -157,7 +174,18 @@ def _problem(objective: Objective, group: Group | None, diagonal: Tensor | None)
     start = balance(grid.exponents, masses, blocks) if len(lonely) else found
     free = ~(start.dead | start.one_sided | found.one_sided)
     names = tuple(group.generators[i].name for i in lonely)
-    return _Problem(objective, group, grid, blocks, masses, free.astype(float), start, scale, names)
+    return _Problem(
+        objective=objective,
+        group=group,
+        cells=grid,
+        blocks=blocks,
+        diagonal=diagonal,
+        masses=masses,
+        free=free.astype(float),
+        start=start,
+        scale=scale,
+        divided_out=names,
+    )
 
 
 def _unit_size(objective: Objective, grid: Cells, lonely: Array) -> Tensor:
@@ -182,30 +210,27 @@ def _operator(problem: _Problem, matrix: Matrix) -> Operator:
     return scaled(plain, problem.scale) if problem.divided_out else plain
 
 
-Solved = tuple[float, float, float | None, float, Array, float]
-
-
-def _trace(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> Solved:
+def _trace(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
     products = 0.0
     if matrix == "hessian":
         _check_diagonals(problem)
         products = float(SPOTS)
     found = problem.start
-    before = float(problem.masses.sum())
-    bound = found.value * (1 - _slack(found))
-    return found.value, before, bound, found.residual, found.t, products
-
-
-def _slack(found: Balance) -> float:
-    """What is left of a convex function when its gradient is small: a generous multiple."""
-    return min(10 * found.residual + 1e-12, 1.0)
+    return _Solution(
+        value=found.value,
+        before=float(problem.masses.sum()),
+        lower_bound=found.lower_bound,
+        balance=found.residual,
+        t=found.t,
+        products=products,
+        converged=found.value <= found.lower_bound * (1 + tol),
+    )
 
 
 def _check_diagonals(problem: _Problem) -> None:
     """diag(H) = diag(G) holds for nets that are piecewise linear in each parameter: see if so."""
-    objective = problem.objective
-    expected = ggn_diagonal(objective)
-    operator = hessian(objective)
+    expected = problem.diagonal
+    operator = hessian(problem.objective)
     for place in expected.argsort(descending=True)[:SPOTS].tolist():
         unit = torch.zeros_like(expected)
         unit[place] = 1.0
@@ -217,7 +242,7 @@ def _check_diagonals(problem: _Problem) -> None:
             )
 
 
-def _spectral(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> Solved:
+def _spectral(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
     operator = _operator(problem, matrix)
     if matrix == "ggn":
         found = least_eigenvalue(
@@ -228,7 +253,15 @@ def _spectral(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> Solve
         found = least_norm(operator, problem.cells, problem.start.t, problem.free, tol, seed)
         bound = None
     before, cost = _norm_here(operator, seed)
-    return found.value, before, bound, _imbalance(problem, found), found.t, found.products + cost
+    return _Solution(
+        value=found.value,
+        before=before,
+        lower_bound=bound,
+        balance=_imbalance(problem, found),
+        t=found.t,
+        products=found.products + cost,
+        converged=found.converged,
+    )
 
 
 def _norm_here(operator: Operator, seed: int) -> tuple[float, float]:
@@ -260,7 +293,7 @@ def _subgradients(grid: Cells, pairs: Eigenpairs, value: float) -> Array:
     return grid.exponents.T @ squares
 
 
-def _frobenius(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> Solved:
+def _frobenius(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
     """sum_cd M_cd w_c w_d with w = exp(-2 B t), from the whole matrix."""
     objective, grid = problem.objective, problem.cells
     if objective.size > DENSE:
@@ -287,5 +320,13 @@ def _frobenius(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> Solv
         options={"maxiter": 2000, "maxfun": 5000, "ftol": 1e-15, "gtol": 1e-10},
     )
     value, slope = objective_and_slope(result.x)
-    before = float(table.sum()) ** 0.5
-    return float(np.exp(value)), before, None, float(np.abs(slope).max()), result.x, objective.size
+    imbalance = float(np.abs(slope).max())
+    return _Solution(
+        value=float(np.exp(value)),
+        before=float(table.sum()) ** 0.5,
+        lower_bound=None,
+        balance=imbalance,
+        t=result.x,
+        products=objective.size,
+        converged=imbalance <= tol,
+    )
