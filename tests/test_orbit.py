@@ -219,7 +219,7 @@ def _hessian_of_the_mlp() -> Tensor:
 
 
 def test_the_dual_bound_of_a_posynomial() -> None:
-    """min 4 e^-2t + e^2t = 4; a mass on one side alone can be sent to zero, and the bound says so."""
+    """min 4 e^-2t + e^2t = 4; a mass on one side alone can be sent to zero: no bound."""
     sides = csr_matrix([[1.0], [-1.0]])
     blocks, free = [np.array([0])], np.ones(1)
     found = balance(sides, np.array([4.0, 1.0]), blocks)
