@@ -151,11 +151,11 @@ def dense_minimum(matrix: Tensor, group: sl.Group, objective: sl.Objective, powe
     return float(torch.linalg.eigvalsh(d[:, None] * matrix * d[None, :]).abs().max())
 
 
-@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
-def test_against_brute_force(matrix: str) -> None:
+@pytest.mark.parametrize("kind", ["ggn", "hessian"])
+def test_against_brute_force(kind: str) -> None:
     objective, group = problem("mlp")
-    dense = (sl.ggn if matrix == "ggn" else sl.hessian)(objective).dense()
-    found = sl.orbit.minimum(objective, group, matrix=matrix, tol=1e-3)  # type: ignore[arg-type]
+    dense = (sl.ggn if kind == "ggn" else sl.hessian)(objective).dense()
+    found = sl.orbit.minimum(objective, group, operator=kind, tol=1e-3)  # type: ignore[arg-type]
     truth = dense_minimum(dense, group, objective, power=400)
     assert found.value <= truth * (1 + 2e-3)
     if found.lower_bound is not None:
@@ -306,8 +306,8 @@ def test_refusals() -> None:
     with pytest.raises(sl.SpiritlevelError, match="matrix is 'fisher'; choose one of hessian, ggn"):
         sl.orbit.minimum(objective, group, matrix="fisher")  # type: ignore[arg-type]
     smooth = objective_of(lambda: mlp(nn.Tanh), 64, classes=10)
-    with pytest.raises(sl.SpiritlevelError, match=r'its diagonal differs.*use matrix="ggn"'):
-        sl.orbit.minimum(smooth, norm="trace", matrix="hessian")
+    with pytest.raises(sl.SpiritlevelError, match=r'its diagonal differs.*use operator="ggn"'):
+        sl.orbit.minimum(smooth, norm="trace", operator="hessian")
     wide = nn.Sequential(nn.Linear(50, 100), nn.ReLU(), nn.Linear(100, 10, bias=False))
     large = objective_of(lambda: wide, 50, classes=10)
     with pytest.raises(sl.SpiritlevelError, match="needs the whole matrix: 6100 parameters"):

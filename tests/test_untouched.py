@@ -142,7 +142,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "audit": lambda m: sl.audit(objective(m), ["hessian_spectral", "fisher_rao"]),
     "Audit": lambda m: str(sl.audit(objective(m), ["loss"])),
     "orbit": lambda m: sl.orbit.minimum(objective(m), norm="trace"),
-    "orbit, spectral": lambda m: sl.orbit.minimum(objective(m), matrix="hessian"),
+    "orbit, spectral": lambda m: sl.orbit.minimum(objective(m), operator="hessian"),
     "sharpen": lambda m: sl.sharpen(objective(m), target=1e3),
     "sharpen_many": lambda m: sl.sharpen_many(objective(m), target=1e3),
     "zero_in_ball": lambda m: sl.zero_in_ball(objective(m), 1e-2),

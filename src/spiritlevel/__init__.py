@@ -47,6 +47,8 @@ _HOMES = {
     "Audit": "auditing",
     "MEASURES": "measures",
     "measure": "measures",
+    "register": "measures",
+    "worst_in_ball": "measures",
     "default_objective": "default",
 }
 _MODULES = ("orbit", "symmetry")
@@ -77,6 +79,7 @@ __all__ = [
     "negative_eigenvalues",
     "orbit",
     "output_gradients",
+    "register",
     "restricted",
     "scaled",
     "sharpen",
@@ -85,6 +88,7 @@ __all__ = [
     "symmetry",
     "trace",
     "verify",
+    "worst_in_ball",
     "zero_in_ball",
 ]
 
@@ -95,7 +99,7 @@ if TYPE_CHECKING:
     from spiritlevel.default import default_objective
     from spiritlevel.errors import SpiritlevelError
     from spiritlevel.estimate import Estimate, Status
-    from spiritlevel.measures import MEASURES, measure
+    from spiritlevel.measures import MEASURES, measure, register, worst_in_ball
     from spiritlevel.objective import Objective
     from spiritlevel.operators import Operator, from_matrix, restricted, scaled
     from spiritlevel.sharpening import sharpen, sharpen_many, zero_in_ball

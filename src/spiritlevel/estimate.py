@@ -13,6 +13,7 @@ class Status(enum.Enum):
 
     EXACT = "exact"
     CONVERGED = "converged"
+    LOWER_BOUND = "lower bound"
     BUDGET = "budget spent"
     INTERRUPTED = "interrupted"
 
@@ -23,7 +24,8 @@ class Estimate:
 
     `stderr` is the standard error of a random estimate. `residual` is ||Av - value v|| of an
     eigenpair: some eigenvalue lies within it. `matvecs` counts products in units of one pass
-    over all the data; `remedy` says what to do when the status is not good.
+    over all the data; `remedy` says what to do when the status is not good. A maximum that was
+    searched for has the status "lower bound": there may be a larger one.
     """
 
     value: float
@@ -43,13 +45,15 @@ class Estimate:
 
     @property
     def converged(self) -> bool:
-        return self.status in (Status.EXACT, Status.CONVERGED)
+        return self.status in (Status.EXACT, Status.CONVERGED, Status.LOWER_BOUND)
 
     def __float__(self) -> float:
         return self.value
 
     def __str__(self) -> str:
-        text = f"{format_value(self.value, self.error)}"
+        text = format_value(self.value, self.error)
+        if self.status is Status.LOWER_BOUND:
+            return f"at least {text}"
         if self.error:
             text += f" ± {format_error(self.error)}"
         return text if self.converged else f"{text} ({self.status.value}: {self.remedy})"

@@ -11,6 +11,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
+from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
 from spiritlevel.spectral.probes import within
 from spiritlevel.symmetry import Group, symmetries
@@ -53,6 +54,15 @@ class Instruments:
     def diagonal(self) -> Tensor:
         """That of the Gauss-Newton matrix, exactly."""
         return ggn_diagonal(self.objective)
+
+    @functools.cached_property
+    def least_norm(self) -> OrbitMinimum:
+        """Of the Gauss-Newton matrix, over the orbit."""
+        return minimum(self.objective, self.group, seed=self.seed, diagonal=self.diagonal)
+
+    @functools.cached_property
+    def least_trace(self) -> OrbitMinimum:
+        return minimum(self.objective, self.group, norm="trace", diagonal=self.diagonal)
 
     @functools.cached_property
     def gradient(self) -> Tensor:

@@ -1,48 +1,20 @@
-"""Numbers that no rescaling of a network changes."""
+"""Numbers that no rescaling of a network changes, or none of whole layers."""
 
 from __future__ import annotations
 
 import math
 import time
 
+import torch
+from torch import Tensor
+
 from spiritlevel.curvature import ggn
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.operators import scaled
-from spiritlevel.orbit import OrbitMinimum, minimum
-from spiritlevel.spectral import eigenpairs
-
-
-def orbit_spectral(instruments: Instruments) -> Estimate:
-    """min over the orbit of the largest eigenvalue of the Gauss-Newton matrix."""
-    found = minimum(
-        instruments.objective,
-        instruments.group,
-        seed=instruments.seed,
-        diagonal=instruments.diagonal,
-    )
-    return _estimate(found)
-
-
-def orbit_trace(instruments: Instruments) -> Estimate:
-    """min over the orbit of the trace of the Gauss-Newton matrix."""
-    found = minimum(
-        instruments.objective, instruments.group, norm="trace", diagonal=instruments.diagonal
-    )
-    return _estimate(found)
-
-
-def _estimate(found: OrbitMinimum) -> Estimate:
-    """The distance to the lower bound is the error."""
-    assert found.lower_bound is not None
-    return Estimate(
-        found.value,
-        residual=found.value - found.lower_bound,
-        matvecs=found.products,
-        seconds=found.seconds,
-        status=found.status,
-        remedy="" if found.status is Status.CONVERGED else "the search did not come to rest",
-    )
+from spiritlevel.operators import Operator, scaled
+from spiritlevel.spectral import eigenpairs, probe
+from spiritlevel.spectral.probes import within
 
 
 def adaptive_spectral(instruments: Instruments) -> Estimate:
@@ -77,3 +49,56 @@ def fisher_rao(instruments: Instruments) -> Estimate:
     theta = instruments.objective.vector
     square = float(theta.double() @ (ggn(instruments.objective) @ theta).double())
     return Estimate(math.sqrt(max(square, 0.0)), matvecs=1, seconds=time.perf_counter() - begin)
+
+
+def relative_flatness(instruments: Instruments, layer: str | None = None) -> Estimate:
+    """sum over s, s' of <w_s, w_s'> tr H_ss', w_s the weights into unit s of one layer.
+
+    Petzka et al. (2021), for the last but one weight matrix unless `layer` names another. With
+    W W' = R R' it is the trace of (R kron I)' H (R kron I): rank times inputs unit vectors.
+    """
+    objective = instruments.objective
+    name = _feature_layer(instruments) if layer is None else layer
+    if name not in objective.shapes or len(objective.shapes[name]) < 2:
+        raise SpiritlevelError(
+            f"relative_flatness needs a weight matrix; {name!r} is none of the parameters "
+            f"{', '.join(n for n, s in objective.shapes.items() if len(s) > 1)}"
+        )
+    span, shape = objective.spans[name], objective.shapes[name]
+    weights = objective.params[name].reshape(shape[0], -1)
+    u, sizes, _ = torch.linalg.svd(weights, full_matrices=False)
+    compressed = _compressed(instruments.hessian, span, u * sizes)
+    found = probe(
+        compressed,
+        stop=within(instruments.rtol, "trace"),
+        budget=instruments.budget,
+        deflate=eigenpairs(
+            compressed, which="magnitude", tol=0.1, budget=30, seed=instruments.seed
+        ).leading,
+        seed=instruments.seed,
+    )
+    return found.trace()
+
+
+def _feature_layer(instruments: Instruments) -> str:
+    matrices = [name for name, shape in instruments.objective.shapes.items() if len(shape) > 1]
+    if not matrices:
+        raise SpiritlevelError("relative_flatness needs a weight matrix; this model has none")
+    return matrices[-2] if len(matrices) > 1 else matrices[-1]
+
+
+def _compressed(operator: Operator, span: slice, root: Tensor) -> Operator:
+    """(R kron I)' A (R kron I) on the block of one layer, (units, inputs) row by row."""
+    units, rank = root.shape
+    inputs = (span.stop - span.start) // units
+
+    def matvec(v: Tensor) -> Tensor:
+        columns = v.shape[1:]
+        full = v.new_zeros((operator.size, *columns))
+        full[span] = torch.tensordot(root, v.reshape(rank, inputs, *columns), 1).reshape(
+            -1, *columns
+        )
+        image = operator.matvec(full)[span].reshape(units, inputs, *columns)
+        return torch.tensordot(root.T, image, 1).reshape(-1, *columns)
+
+    return Operator(rank * inputs, operator.dtype, operator.device, matvec, name="one layer")

@@ -1,191 +1,149 @@
-"""MEASURES: every number by its name; `measure` fills a table of them."""
+"""MEASURES: every number by its name, with its family, its promises, its source and its price."""
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from spiritlevel.compiled import CompileChoice
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
-from spiritlevel.measures import curvature, invariant
+from spiritlevel.measures import ball, curvature, invariant, least, noise, paths
+from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
-from spiritlevel.version import __version__
 
-COARSE_ROUNDING = 1e-3
-DOUBTFUL_CHECK = 1e-2
-AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number about an objective: how it is computed, what it is called, what it promises.
-
-    `shares` names the computation of Instruments whose cost it shares; `invariant` promises that no
-    rescaling which keeps the predictions changes it; `standard` ones are measured unasked.
-    """
-
-    function: Callable[[Instruments], Estimate | dict[str, Estimate]]
-    title: str
-    shares: str = ""
-    invariant: bool = False
-    standard: bool = True
-    parts: bool = False  # several numbers, one for each layer
-
+DINH = "Dinh et al. (2017)"
+UNIT: tuple[Invariance, ...] = ("unit",)
+LAYER: tuple[Invariance, ...] = ("layer",)
+TRACE, TOP = "20 to 200 products", "10 to 50 products"
 
 MEASURES: dict[str, Measure] = {
-    "loss": Measure(curvature.loss, "loss", invariant=True),
-    "gradient_norm": Measure(curvature.gradient_norm, "gradient norm"),
-    "hessian_spectral": Measure(curvature.hessian_spectral, "spectral norm", "extremes"),
-    "lambda_max": Measure(curvature.lambda_max, "largest eigenvalue", "extremes"),
-    "lambda_min": Measure(curvature.lambda_min, "smallest eigenvalue", "extremes"),
-    "hessian_trace": Measure(curvature.hessian_trace, "trace", "probes"),
-    "layer_traces": Measure(curvature.layer_traces, "  in", "probes", parts=True),
-    "hessian_frobenius": Measure(curvature.hessian_frobenius, "Frobenius norm", "probes"),
-    "effective_rank": Measure(curvature.effective_rank, "effective rank", "probes"),
-    "fisher_rao": Measure(invariant.fisher_rao, "Fisher-Rao norm", invariant=True, standard=False),
+    "loss": Measure(
+        curvature.loss, "loss", "loss", UNIT, cost="one forward pass", standard=True
+    ),
+    "gradient_norm": Measure(
+        curvature.gradient_norm, "gradient norm", "loss", cost="one gradient", standard=True
+    ),
+    "hessian_spectral": Measure(
+        curvature.hessian_spectral, "spectral norm", "curvature", (), DINH, TOP, "extremes", True
+    ),
+    "lambda_max": Measure(
+        curvature.lambda_max, "largest eigenvalue", "curvature", (), DINH, TOP, "extremes", True
+    ),
+    "lambda_min": Measure(
+        curvature.lambda_min, "smallest eigenvalue", "curvature", (), "", TOP, "extremes", True
+    ),
+    "hessian_trace": Measure(
+        curvature.hessian_trace, "trace", "curvature", (), DINH, TRACE, "probes", True
+    ),
+    "layer_traces": Measure(
+        curvature.layer_traces, "  in", "curvature", (), "", TRACE, "probes", True, parts=True
+    ),
+    "hessian_frobenius": Measure(
+        curvature.hessian_frobenius, "Frobenius norm", "curvature", (), DINH, TRACE, "probes", True
+    ),
+    "effective_rank": Measure(
+        curvature.effective_rank, "effective rank", "curvature", (), "", TRACE, "probes", True
+    ),
+    "eps_sharpness": Measure(
+        ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients"
+    ),
+    "eps_sharpness_quadratic": Measure(
+        ball.eps_sharpness_quadratic, "eps-sharpness, 2nd order", "worst case", (), DINH, TOP,
+        "extremes",
+    ),
+    "keskar": Measure(
+        ball.keskar, "Keskar sharpness", "worst case", (), "Keskar et al. (2017)", "12 gradients"
+    ),
+    "keskar_subspace": Measure(
+        ball.keskar_subspace, "Keskar, 100 directions", "worst case", (), "Keskar et al. (2017)",
+        "12 gradients",
+    ),
+    "adaptive_worst": Measure(
+        ball.adaptive_worst, "adaptive worst case", "worst case", UNIT, "Kwon et al. (2021)",
+        "about 50 gradients",
+    ),
     "adaptive_spectral": Measure(
-        invariant.adaptive_spectral, "adaptive sharpness", invariant=True, standard=False
+        invariant.adaptive_spectral, "adaptive curvature", "curvature", UNIT,
+        "Kwon et al. (2021), second order", TOP,
+    ),
+    "expected_sharpness": Measure(
+        noise.expected_sharpness, "expected sharpness", "noise", (), "Neyshabur et al. (2017)",
+        "32 to 256 forward passes",
+    ),
+    "adaptive_average": Measure(
+        noise.adaptive_average, "adaptive average", "noise", UNIT,
+        "Andriushchenko et al. (2023)", "32 to 256 forward passes",
+    ),
+    "fisher_rao": Measure(
+        invariant.fisher_rao, "Fisher-Rao norm", "norm", UNIT, "Liang et al. (2019)", "one product"
+    ),
+    "path_norm": Measure(
+        paths.path_norm, "l2 path norm", "norm", UNIT, "Neyshabur et al. (2015)",
+        "one forward pass of one example",
+    ),
+    "relative_flatness": Measure(
+        invariant.relative_flatness, "relative flatness", "curvature", LAYER,
+        "Petzka et al. (2021)", TRACE,
+    ),
+    "layer_minimum": Measure(
+        least.layer_minimum, "least trace by layers", "orbit", LAYER, "Ibayashi et al. (2021)",
+        "an exact diagonal",
     ),
     "orbit_trace": Measure(
-        invariant.orbit_trace, "least trace on orbit", invariant=True, standard=False
+        least.orbit_trace, "least trace on orbit", "orbit", UNIT, cost="an exact diagonal"
     ),
     "orbit_spectral": Measure(
-        invariant.orbit_spectral, "least norm on orbit", invariant=True, standard=False
+        least.orbit_spectral, "least norm on orbit", "orbit", UNIT, cost="30 to 60 products"
     ),
-}
-STANDARD = [name for name, entry in MEASURES.items() if entry.standard]
+}  # fmt: skip
 
 
-def measure(
-    objective: Objective,
-    names: Sequence[str] | None = None,
-    *,
-    seed: int = 0,
-    tol: float = 1e-3,
-    rtol: float = 0.05,
-    budget: int = 200,
-    compile: CompileChoice = "auto",
-) -> Table:
-    """A table of the named measures (the standard ones if None), each with its error and cost.
-
-    Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
-    error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
-    """
-    wanted = checked(STANDARD if names is None else names)
-    begin = time.perf_counter()
-    instruments = Instruments(
-        objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
-    )
-    rows: list[Row] = []
-    interrupted = False
-    try:
-        for name in wanted:
-            rows += _rows(name, instruments)
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        interrupted = True
-    footer = _footer(instruments, time.perf_counter() - begin)
-    if interrupted:
-        footer["interrupted"] = f"{len(rows)} rows were done"
-    return Table(tuple(rows), _verdict(instruments), footer)
+def standard() -> list[str]:
+    """The measures that are made unasked."""
+    return [name for name, entry in MEASURES.items() if entry.standard]
 
 
 def checked(names: Sequence[str]) -> list[str]:
     """The names, all of them known."""
+    if isinstance(names, str):
+        raise SpiritlevelError(f"measures is {names!r}; give a list of names: [{names!r}]")
     unknown = [name for name in names if name not in MEASURES]
     if unknown:
         raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
     return list(names)
 
 
-def _rows(name: str, instruments: Instruments) -> list[Row]:
-    entry = MEASURES[name]
-    shared = bool(entry.shares) and instruments.used(entry.shares)
-    found = entry.function(instruments)
-    if isinstance(found, Estimate):
-        return [Row(name, entry.title, found, shared)]
-    return [
-        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0)
-        for i, (part, estimate) in enumerate(found.items())
-    ]
+def register(
+    name: str,
+    *,
+    title: str = "",
+    family: str = "own",
+    invariances: Sequence[Invariance] = (),
+    reference: str = "",
+    cost: str = "",
+) -> Callable[[Callable[[Objective], Any]], Callable[[Objective], Any]]:
+    """A decorator that makes a function of an Objective a measure: @register("my_measure").
 
-
-def _verdict(instruments: Instruments) -> str:
-    """Whether this point is a minimum, as far as the numbers made so far can tell."""
-    if not instruments.used("extremes"):
-        return ""
-    top, low = instruments.extremes.values[0], instruments.extremes.values[-1]
-    if top.value <= 0:
-        return "Not a minimum: no direction curves upwards."
-    slope = float(instruments.gradient.double().norm())
-    loss = instruments.objective.value()
-    gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
-    step = f"a gradient step would lower the loss by {gain:.1%}"
-    if low.value < -max(0.05 * top.value, 2 * low.error):
-        return f"A saddle, not a minimum: curvature reaches {low.value:.3g}; {step}."
-    if gain > AT_REST:
-        return f"Not at rest: {step}. Flatness is defined at a minimum; train on."
-    return f"Close to a minimum: {step}."
-
-
-def _remarks(instruments: Instruments) -> list[str]:
-    """What a reader must know about the products."""
-    if not instruments.used("hessian"):
-        return []
-    operator = instruments.hessian
-    remarks = [operator.remark()] if operator.remark else []
-    if operator.check and operator.check > DOUBTFUL_CHECK:
-        remarks.append(
-            f"the product differs from finite differences by {operator.check:.0e}: examples fitted "
-            "to the last digit, kinks, or a loss without second derivatives; use more examples"
+    The function returns a number or an Estimate. Every audit holds the declared invariances to the
+    network's symmetries.
+    """
+    if name in MEASURES:
+        raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
+    unknown = [i for i in invariances if i not in INVARIANCES]
+    if unknown:
+        raise SpiritlevelError(
+            f"unknown invariance {unknown[0]!r}; there are: {', '.join(INVARIANCES)}"
         )
-    if operator.rounding and operator.rounding > COARSE_ROUNDING:
-        remarks.append(
-            f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
-            "torch.backends.cudnn.allow_tf32 = False, or use dtype=torch.float64"
-        )
-    return [remark for remark in remarks if remark]
 
+    def add(function: Callable[[Objective], Any]) -> Callable[[Objective], Any]:
+        def measured(instruments: Instruments) -> Estimate:
+            found = function(instruments.objective)
+            return found if isinstance(found, Estimate) else Estimate(float(found))
 
-def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
-    objective = instruments.objective
-    products = sum(
-        run.matvecs
-        for run in (
-            instruments.extremes.values[0] if instruments.used("extremes") else None,
-            instruments.probes if instruments.used("probes") else None,
+        MEASURES[name] = Measure(
+            measured, title or name.replace("_", " "), family, tuple(invariances), reference, cost
         )
-        if run is not None
-    )
-    footer: dict[str, Any] = {
-        "parameters": objective.size,
-        "examples": objective.examples,
-        "mode": objective.mode,
-        "dtype": str(objective.dtype).removeprefix("torch."),
-        "device": str(objective.device),
-        "seed": instruments.seed,
-        "products": products,
-        "seconds": seconds,
-    }
-    if instruments.used("hessian"):
-        footer["product"] = instruments.hessian.how
-        footer["product_check"] = instruments.hessian.check
-        footer["product_rounding"] = instruments.hessian.rounding
-    notes = [*objective.notes, *_remarks(instruments)]
-    if notes:
-        footer["notes"] = notes
-    footer["versions"] = {
-        "spiritlevel": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    return footer
+        return function
+
+    return add

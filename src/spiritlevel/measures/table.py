@@ -12,7 +12,7 @@ from typing import Any
 from spiritlevel.console import RenderableType, Stack, Text, plain
 from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, format_error, format_value
+from spiritlevel.estimate import Estimate, Status, format_error, format_value
 
 SCHEMA = 1
 
@@ -35,6 +35,8 @@ class Row:
         else:
             cost, seconds = f"{e.matvecs:.3g}" if e.matvecs else "", f"{e.seconds:.2f}"
         error = "" if exact else f"± {format_error(e.error)}"
+        if e.status is Status.LOWER_BOUND:
+            error = "or more"
         return self.title, format_value(e.value, e.error), error, cost, seconds
 
 

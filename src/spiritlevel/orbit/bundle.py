@@ -72,10 +72,12 @@ def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
     return Model(cells, grams)
 
 
-def minimize_model(model: Model, start: Array, free: Array) -> Array:
+def minimize_model(
+    model: Model, start: Array, free: Array, powers: tuple[int, ...] = POWERS
+) -> Array:
     """Quasi-Newton on Schatten norms of rising power; no products."""
     t = start.copy()
-    for power in POWERS:
+    for power in powers:
         result = minimize(
             lambda x, p=power: model.log_norm(x, p, free),
             t,
@@ -117,7 +119,7 @@ class _Point:
         return self.norm + (self.pairs[0].residual or 0.0)
 
 
-class _Orbit:
+class Looker:
     """Looks at points of an orbit, and counts the products."""
 
     def __init__(self, operator: Operator, cells: Cells, which: Which, pairs: int) -> None:
@@ -148,7 +150,7 @@ def least_eigenvalue(
     seed: int,
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
-    orbit = _Orbit(operator, cells, "largest", PAIRS)
+    orbit = Looker(operator, cells, "largest", PAIRS)
     best = here = orbit.look(start, LOOSE, seed)
     zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
     with bar(OUTER, "orbit minimum") as progress:
@@ -179,11 +181,11 @@ def least_norm(
 
     Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
     """
-    orbit = _Orbit(operator, cells, "magnitude", 2 * PAIRS)
+    orbit = Looker(operator, cells, "magnitude", 2 * PAIRS)
     best, converged = orbit.look(start, tol / 4, seed), False
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
-            wanted = minimize_model(_signed_model(cells, best), best.t, free)
+            wanted = minimize_model(signed_model(cells, best), best.t, free)
             step, found = 1.0, None
             while found is None and step > 0.05:
                 tried = orbit.look(best.t + step * (wanted - best.t), tol / 4, seed)
@@ -207,7 +209,7 @@ def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:
     return z, y
 
 
-def _signed_model(cells: Cells, point: _Point) -> Model:
+def signed_model(cells: Cells, point: _Point) -> Model:
     """Positive and negative eigenvectors in blocks of their own."""
     cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
     grams = [model_of(cells, y, z.T @ y).grams for z, y in cuts if z.shape[1]]

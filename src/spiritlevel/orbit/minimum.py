@@ -11,22 +11,20 @@ import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
-from spiritlevel.curvature import ggn, hessian
-from spiritlevel.diagonals import ggn_diagonal
+from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Status, format_value
+from spiritlevel.estimate import Status, format_error, format_value
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.operators import Operator, scaled
-from spiritlevel.orbit.balance import Balance, balance
+from spiritlevel.operators import Operator
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
-from spiritlevel.orbit.cells import Array, Cells, cells
+from spiritlevel.orbit.cells import Array, Cells
+from spiritlevel.orbit.frobenius import least_frobenius
+from spiritlevel.orbit.problem import Kind, Problem, Solution, operator_of, problem_of
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import Eigenpairs, eigenpairs
-from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry import Group
 
 Norm = Literal["spectral", "trace", "frobenius"]
-Matrix = Literal["hessian", "ggn"]
-DENSE = 4000  # parameters, for the Frobenius norm from the whole matrix
 SPOTS = 6  # places at which the two diagonals are compared
 
 
@@ -37,7 +35,8 @@ class OrbitMinimum:
     `lower_bound` holds for every point of the orbit, up to the rounding of the products: for traces
     and for the Gauss-Newton matrix. It is None for norms of the Hessian and for Frobenius norms,
     whose problem is convex but has only `balance`: the largest imbalance of a generator relative to
-    the value, the distance of a subgradient from 0. `status` says whether the search came to rest.
+    the value, the distance of a subgradient from 0. `stderr` is that of a Frobenius norm from
+    random probes. `status` says whether the search came to rest.
 
     Where `divided_out` names one-sided rescalings (weights before a norm, layers of zeros), the
     infimum of the matrix itself is not attained. `value`, `before` and `lower_bound` are then those
@@ -45,7 +44,7 @@ class OrbitMinimum:
     """
 
     norm: Norm
-    matrix: Matrix
+    operator: Kind
     value: float
     before: float
     lower_bound: float | None
@@ -57,9 +56,14 @@ class OrbitMinimum:
     dead: int
     divided_out: tuple[str, ...]
     status: Status
+    stderr: float | None = None
 
     def __str__(self) -> str:
-        text = f"least {self.norm} of the {self.matrix} over the orbit: {format_value(self.value)}"
+        text = (
+            f"least {self.norm} of the {self.operator} over the orbit: {format_value(self.value)}"
+        )
+        if self.stderr is not None:
+            text += f" ± {format_error(self.stderr)}"
         if self.lower_bound is not None:
             text += f" (no less than {format_value(self.lower_bound)})"
         text += f"; {format_value(self.before)} at the given point, {self.products:g} products"
@@ -71,42 +75,13 @@ class OrbitMinimum:
         return text if self.status is Status.CONVERGED else f"{text} ({self.status.value})"
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """What a solver finds: see OrbitMinimum."""
-
-    value: float
-    before: float
-    lower_bound: float | None
-    balance: float
-    t: Array
-    products: float
-    converged: bool
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """An objective's orbit in cells, with what is one-sided divided out."""
-
-    objective: Objective
-    group: Group
-    cells: Cells
-    blocks: list[Array]
-    diagonal: Tensor  # of the Gauss-Newton matrix
-    masses: Array  # of the same, by cell, with what is one-sided divided out
-    free: Array
-    start: Balance
-    scale: Tensor
-    divided_out: tuple[str, ...]
-
-
 @set_apart()
 def minimum(
     objective: Objective,
     group: Group | None = None,
     *,
     norm: Norm = "spectral",
-    matrix: Matrix = "ggn",
+    operator: Kind = "ggn",
     tol: float = 5e-3,
     seed: int = 0,
     diagonal: Tensor | None = None,
@@ -120,17 +95,19 @@ def minimum(
     """
     if norm not in get_args(Norm):
         raise SpiritlevelError(f"norm is {norm!r}; choose one of {', '.join(get_args(Norm))}")
-    if matrix not in get_args(Matrix):
-        raise SpiritlevelError(f"matrix is {matrix!r}; choose one of {', '.join(get_args(Matrix))}")
+    if operator not in get_args(Kind):
+        raise SpiritlevelError(
+            f"operator is {operator!r}; choose one of {', '.join(get_args(Kind))}"
+        )
     only_objectives(objective)
     begin = time.perf_counter()
-    problem = _problem(objective, group, diagonal)
-    solve = {"spectral": _spectral, "trace": _trace, "frobenius": _frobenius}[norm]
-    found = solve(problem, matrix, tol, seed)
+    problem = problem_of(objective, group, diagonal)
+    solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
+    found = solve(problem, operator, tol, seed)
     t = torch.from_numpy(found.t * problem.free)
     return OrbitMinimum(
         norm=norm,
-        matrix=matrix,
+        operator=operator,
         value=found.value,
         before=found.before,
         lower_bound=found.lower_bound,
@@ -142,6 +119,7 @@ def minimum(
         dead=int(problem.start.dead.sum()),
         divided_out=problem.divided_out,
         status=Status.CONVERGED if found.converged else Status.BUDGET,
+        stderr=found.stderr,
     )
 
 
@@ -155,68 +133,17 @@ def balanced(
     is Ibayashi et al.'s closed form (2021), with the trace K (prod_k tr_k)^(1/K).
     """
     only_objectives(objective)
-    problem = _problem(objective, group, diagonal)
+    problem = problem_of(objective, group, diagonal)
     return problem.group.apply(objective, torch.from_numpy(problem.start.t))
 
 
-def _problem(objective: Objective, group: Group | None, diagonal: Tensor | None) -> _Problem:
-    group = symmetries(objective) if group is None else group
-    grid = cells(group, objective.shapes)
-    layers: dict[str, list[int]] = {}
-    for index, generator in enumerate(group.generators):
-        layers.setdefault(f"{generator.layer} {generator.kind}", []).append(index)
-    blocks = [np.array(members) for members in layers.values()]
-    diagonal = ggn_diagonal(objective) if diagonal is None else diagonal
-    found = balance(grid.exponents, grid.gather(diagonal), blocks)
-    lonely = np.flatnonzero(found.one_sided)
-    scale = _unit_size(objective, grid, lonely)
-    masses = grid.gather(diagonal * scale**2)
-    start = balance(grid.exponents, masses, blocks) if len(lonely) else found
-    free = ~(start.dead | start.one_sided | found.one_sided)
-    names = tuple(group.generators[i].name for i in lonely)
-    return _Problem(
-        objective=objective,
-        group=group,
-        cells=grid,
-        blocks=blocks,
-        diagonal=diagonal,
-        masses=masses,
-        free=free.astype(float),
-        start=start,
-        scale=scale,
-        divided_out=names,
-    )
-
-
-def _unit_size(objective: Objective, grid: Cells, lonely: Array) -> Tensor:
-    """Factors that measure one-sided groups at unit root mean square of their weights.
-
-    Scaling such a group up is free and its curvature then vanishes, so the infimum says nothing;
-    diag(s) H diag(s) with s = rms(w) does not change under that scaling.
-    """
-    scale = torch.ones_like(objective.vector)
-    counts, squares = grid.gather(torch.ones_like(scale)), grid.gather(objective.vector**2)
-    for index in lonely:
-        members = np.abs(grid.exponents[:, [index]].toarray()[:, 0]) > 0
-        rms = (squares[members].sum() / max(counts[members].sum(), 1)) ** 0.5
-        mask = grid.spread(members.astype(float), scale) > 0
-        scale = torch.where(mask, scale * rms, scale)
-    return scale
-
-
-def _operator(problem: _Problem, matrix: Matrix) -> Operator:
-    make = hessian if matrix == "hessian" else ggn
-    plain = make(problem.objective)
-    return scaled(plain, problem.scale) if problem.divided_out else plain
-
-
-def _trace(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
+def _trace(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
     products = 0.0
-    if matrix == "hessian":
+    if kind == "hessian":
         _check_diagonals(problem)
         products = float(SPOTS)
     found = problem.start
-    return _Solution(
+    return Solution(
         value=found.value,
         before=float(problem.masses.sum()),
         lower_bound=found.lower_bound,
@@ -227,7 +154,7 @@ def _trace(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solutio
     )
 
 
-def _check_diagonals(problem: _Problem) -> None:
+def _check_diagonals(problem: Problem) -> None:
     """diag(H) = diag(G) holds for nets that are piecewise linear in each parameter: see if so."""
     expected = problem.diagonal
     operator = hessian(problem.objective)
@@ -238,13 +165,13 @@ def _check_diagonals(problem: _Problem) -> None:
         if abs(found - float(expected[place])) > 1e-3 * float(expected.max()):
             raise SpiritlevelError(
                 "the trace of this Hessian is no sum of exponentials along the orbit: its diagonal "
-                'differs from the Gauss-Newton one; use matrix="ggn", or norm="spectral"'
+                'differs from the Gauss-Newton one; use operator="ggn", or norm="spectral"'
             )
 
 
-def _spectral(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
-    operator = _operator(problem, matrix)
-    if matrix == "ggn":
+def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
+    operator = operator_of(problem, kind)
+    if kind == "ggn":
         found = least_eigenvalue(
             operator, problem.cells, problem.blocks, problem.start.t, problem.free, tol, seed
         )
@@ -253,7 +180,7 @@ def _spectral(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solu
         found = least_norm(operator, problem.cells, problem.start.t, problem.free, tol, seed)
         bound = None
     before, cost = _norm_here(operator, seed)
-    return _Solution(
+    return Solution(
         value=found.value,
         before=before,
         lower_bound=bound,
@@ -269,7 +196,7 @@ def _norm_here(operator: Operator, seed: int) -> tuple[float, float]:
     return abs(pairs[0].value), pairs[0].matvecs
 
 
-def _imbalance(problem: _Problem, found: Found) -> float:
+def _imbalance(problem: Problem, found: Found) -> float:
     """The distance of 0 from the subgradients B'(v * v) of the vectors near the top."""
     pulls = _subgradients(problem.cells, found.pairs, found.value) * problem.free[:, None]
     k = pulls.shape[1]
@@ -291,42 +218,3 @@ def _subgradients(grid: Cells, pairs: Eigenpairs, value: float) -> Array:
     near = [i for i, e in enumerate(pairs.values) if abs(e.value) > 0.97 * value]
     squares = grid.gather(pairs.vectors[:, near] ** 2)
     return grid.exponents.T @ squares
-
-
-def _frobenius(problem: _Problem, matrix: Matrix, tol: float, seed: int) -> _Solution:
-    """sum_cd M_cd w_c w_d with w = exp(-2 B t), from the whole matrix."""
-    objective, grid = problem.objective, problem.cells
-    if objective.size > DENSE:
-        raise SpiritlevelError(
-            f"the Frobenius norm over the orbit needs the whole matrix: {objective.size} "
-            f'parameters are too many (at most {DENSE}); use norm="spectral" or "trace", or params='
-        )
-    dense = _operator(problem, matrix).dense().double()
-    rows = grid.gather(dense**2)
-    table = grid.gather(torch.from_numpy(rows.T).contiguous()).T
-
-    def objective_and_slope(t: Array) -> tuple[float, Array]:
-        w = np.exp(-2 * grid.log_scales(t))
-        image = table @ w
-        total = float(w @ image)
-        slope = -2 * (grid.exponents.T @ (w * image)) / total
-        return 0.5 * float(np.log(total)), slope * problem.free
-
-    result = quasi_newton(
-        objective_and_slope,
-        problem.start.t,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 2000, "maxfun": 5000, "ftol": 1e-15, "gtol": 1e-10},
-    )
-    value, slope = objective_and_slope(result.x)
-    imbalance = float(np.abs(slope).max())
-    return _Solution(
-        value=float(np.exp(value)),
-        before=float(table.sum()) ** 0.5,
-        lower_bound=None,
-        balance=imbalance,
-        t=result.x,
-        products=objective.size,
-        converged=imbalance <= tol,
-    )

@@ -1,0 +1,41 @@
+"""Sharpness that is left when the rescalings which change nothing are taken away."""
+
+from __future__ import annotations
+
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.orbit import OrbitMinimum, minimum
+
+
+def orbit_spectral(instruments: Instruments) -> Estimate:
+    """min over the orbit of the largest eigenvalue of the Gauss-Newton matrix."""
+    return _estimate(instruments.least_norm)
+
+
+def orbit_trace(instruments: Instruments) -> Estimate:
+    """min over the orbit of the trace of the Gauss-Newton matrix."""
+    return _estimate(instruments.least_trace)
+
+
+def _estimate(found: OrbitMinimum) -> Estimate:
+    """The distance to the lower bound is the error."""
+    assert found.lower_bound is not None
+    return Estimate(
+        found.value,
+        residual=found.value - found.lower_bound,
+        matvecs=found.products,
+        seconds=found.seconds,
+        status=found.status,
+        remedy="" if found.status is Status.CONVERGED else "the search did not come to rest",
+    )
+
+
+def layer_minimum(instruments: Instruments) -> Estimate:
+    """min of the trace over one factor per layer: Ibayashi et al.'s minimum sharpness (2021)."""
+    found = minimum(
+        instruments.objective,
+        instruments.group.layerwise(),
+        norm="trace",
+        diagonal=instruments.diagonal,
+    )
+    return _estimate(found)

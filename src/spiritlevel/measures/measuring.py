@@ -1,0 +1,141 @@
+"""`measure`: a table of measures at one point."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from spiritlevel.compiled import CompileChoice
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.registry import MEASURES, checked, standard
+from spiritlevel.measures.table import Row, Table
+from spiritlevel.objective import Objective
+from spiritlevel.version import __version__
+
+COARSE_ROUNDING = 1e-3
+DOUBTFUL_CHECK = 1e-2
+AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
+
+
+def measure(
+    objective: Objective,
+    names: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.05,
+    budget: int = 200,
+    compile: CompileChoice = "auto",
+) -> Table:
+    """A table of the named measures (the standard ones if None), each with its error and cost.
+
+    Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
+    error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
+    """
+    wanted = checked(standard() if names is None else names)
+    begin = time.perf_counter()
+    instruments = Instruments(
+        objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
+    )
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        for name in wanted:
+            rows += _rows(name, instruments)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    footer = _footer(instruments, time.perf_counter() - begin)
+    if interrupted:
+        footer["interrupted"] = f"{len(rows)} rows were done"
+    return Table(tuple(rows), _verdict(instruments), footer)
+
+
+def _rows(name: str, instruments: Instruments) -> list[Row]:
+    entry = MEASURES[name]
+    shared = bool(entry.shares) and instruments.used(entry.shares)
+    found = entry.function(instruments)
+    if isinstance(found, Estimate):
+        return [Row(name, entry.title, found, shared)]
+    return [
+        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0)
+        for i, (part, estimate) in enumerate(found.items())
+    ]
+
+
+def _verdict(instruments: Instruments) -> str:
+    """Whether this point is a minimum, as far as the numbers made so far can tell."""
+    if not instruments.used("extremes"):
+        return ""
+    top, low = instruments.extremes.values[0], instruments.extremes.values[-1]
+    if top.value <= 0:
+        return "Not a minimum: no direction curves upwards."
+    slope = float(instruments.gradient.double().norm())
+    loss = instruments.objective.value()
+    gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
+    step = f"a gradient step would lower the loss by {gain:.1%}"
+    if low.value < -max(0.05 * top.value, 2 * low.error):
+        return f"A saddle, not a minimum: curvature reaches {low.value:.3g}; {step}."
+    if gain > AT_REST:
+        return f"Not at rest: {step}. Flatness is defined at a minimum; train on."
+    return f"Close to a minimum: {step}."
+
+
+def _remarks(instruments: Instruments) -> list[str]:
+    """What a reader must know about the products."""
+    if not instruments.used("hessian"):
+        return []
+    operator = instruments.hessian
+    remarks = [operator.remark()] if operator.remark else []
+    if operator.check and operator.check > DOUBTFUL_CHECK:
+        remarks.append(
+            f"the product differs from finite differences by {operator.check:.0e}: examples fitted "
+            "to the last digit, kinks, or a loss without second derivatives; use more examples"
+        )
+    if operator.rounding and operator.rounding > COARSE_ROUNDING:
+        remarks.append(
+            f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
+            "torch.backends.cudnn.allow_tf32 = False, or use dtype=torch.float64"
+        )
+    return [remark for remark in remarks if remark]
+
+
+def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
+    objective = instruments.objective
+    products = sum(
+        run.matvecs
+        for run in (
+            instruments.extremes.values[0] if instruments.used("extremes") else None,
+            instruments.probes if instruments.used("probes") else None,
+        )
+        if run is not None
+    )
+    footer: dict[str, Any] = {
+        "parameters": objective.size,
+        "examples": objective.examples,
+        "mode": objective.mode,
+        "dtype": str(objective.dtype).removeprefix("torch."),
+        "device": str(objective.device),
+        "seed": instruments.seed,
+        "products": products,
+        "seconds": seconds,
+    }
+    if instruments.used("hessian"):
+        footer["product"] = instruments.hessian.how
+        footer["product_check"] = instruments.hessian.check
+        footer["product_rounding"] = instruments.hessian.rounding
+    notes = [*objective.notes, *_remarks(instruments)]
+    if notes:
+        footer["notes"] = notes
+    footer["versions"] = {
+        "spiritlevel": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    return footer

@@ -1,0 +1,76 @@
+"""The mean loss under random perturbations of the parameters."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import Objective
+from spiritlevel.progress import bar
+from spiritlevel.scope import set_apart
+from spiritlevel.spectral.probes import standard_error
+from spiritlevel.tensors import gaussian, generator
+
+SIGMA = 0.01
+ADAPTIVE_SIGMA = 0.1
+LOOKS = (16, 32, 64, 128)  # pairs of draws after which the standard error is looked at
+
+
+@set_apart()
+def mean_rise(
+    objective: Objective, spread: Tensor, *, rtol: float = 0.05, seed: int = 0
+) -> Estimate:
+    """E over z ~ N(0, I) of L(theta + s * z) - L, from pairs z and -z: the slope drops out."""
+    begin, base, theta = time.perf_counter(), objective.value(), objective.vector
+    draws, rises = generator(seed), []
+    status, remedy = Status.BUDGET, "raise rtol, or accept the error"
+    with bar(LOOKS[-1], "noise") as progress:
+        try:
+            while len(rises) < LOOKS[-1]:
+                step = spread * gaussian(objective.size, draws, theta)
+                pair = [objective.at(theta + sign * step).value() for sign in (1, -1)]
+                rises.append(sum(pair) / 2 - base)
+                progress.update()
+                if len(rises) in LOOKS and _enough(rises, rtol):
+                    status, remedy = Status.CONVERGED, ""
+                    break
+        except KeyboardInterrupt:
+            if len(rises) < 2:
+                raise
+            status, remedy = Status.INTERRUPTED, "run again, or accept the error"
+    found = torch.tensor(rises, dtype=torch.float64)
+    if not bool(found.isfinite().all()):
+        raise SpiritlevelError(
+            "the loss overflows under this noise: the parameters are of too different sizes for "
+            f"{objective.dtype}; try dtype=torch.float64"
+        )
+    return Estimate(
+        float(found.mean()),
+        stderr=standard_error(found),
+        matvecs=2 * len(rises),
+        seconds=time.perf_counter() - begin,
+        status=status,
+        remedy=remedy,
+    )
+
+
+def _enough(rises: list[float], rtol: float) -> bool:
+    found = torch.tensor(rises, dtype=torch.float64)
+    return standard_error(found) <= rtol * abs(float(found.mean()))
+
+
+def expected_sharpness(instruments: Instruments, sigma: float = SIGMA) -> Estimate:
+    """E over d ~ N(0, sigma^2 I) of L(theta + d) - L (Neyshabur et al., 2017)."""
+    spread = torch.full_like(instruments.objective.vector, sigma)
+    return mean_rise(instruments.objective, spread, rtol=instruments.rtol, seed=instruments.seed)
+
+
+def adaptive_average(instruments: Instruments, sigma: float = ADAPTIVE_SIGMA) -> Estimate:
+    """E over d ~ N(0, sigma^2 diag(theta^2)) of L(theta + d) - L (Andriushchenko et al., 2023)."""
+    spread = sigma * instruments.objective.vector.abs()
+    return mean_rise(instruments.objective, spread, rtol=instruments.rtol, seed=instruments.seed)

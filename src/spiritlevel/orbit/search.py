@@ -1,0 +1,117 @@
+"""Any measure along the orbit: the span that a search finds, which proves nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate, format_value
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.progress import bar
+from spiritlevel.scope import set_apart
+from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.tensors import generator
+
+AnyMeasure = Callable[[Objective], Any]  # a number or an Estimate
+REACH = 5.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """The least and the largest value that a search along the orbit found: no bounds."""
+
+    low: float
+    high: float
+    here: float
+    low_at: Tensor
+    high_at: Tensor
+    evaluations: int
+
+    def __str__(self) -> str:
+        low, here, high = (format_value(v, 1e-3 * abs(v)) for v in (self.low, self.here, self.high))
+        return f"from {low} to {high} ({here} here): found, not proved"
+
+
+@set_apart()
+def search(
+    objective: Objective,
+    group: Group | None,
+    measure: AnyMeasure,
+    *,
+    evaluations: int = 40,
+    reach: float = REACH,
+    seed: int = 0,
+) -> Span:
+    """The least and the largest value of any function of an Objective that a search finds.
+
+    Half of the evaluations go up, half down: along whole layers in turn and along random directions
+    of all generators, with steps that grow after a success and shrink after a failure. Log-scales
+    stay within `reach`, because the supremum of many measures is infinite.
+    """
+    only_objectives(objective)
+    if evaluations < 2 or not 0 < reach < math.inf:
+        raise SpiritlevelError(
+            f"evaluations={evaluations}, reach={reach}: give at least 2 and a positive number"
+        )
+    group = symmetries(objective) if group is None else group
+    here = number(measure(objective))
+    spans = {}
+    with bar(evaluations, "search along the orbit") as progress:
+        for name, sign in (("low", -1.0), ("high", 1.0)):
+
+            def better(t: Tensor, sign: float = sign) -> float:
+                progress.update()
+                return sign * number(measure(group.apply(objective, t)))
+
+            spans[name] = _climb(group, better, sign * here, evaluations // 2, reach, seed)
+    low, high = spans["low"], spans["high"]
+    return Span(-low[0], high[0], here, low[1], high[1], evaluations)
+
+
+def number(found: Any) -> float:
+    """The value of an Estimate or of a number."""
+    return found.value if isinstance(found, Estimate) else float(found)
+
+
+def _climb(
+    group: Group,
+    value: Callable[[Tensor], float],
+    best: float,
+    evaluations: int,
+    reach: float,
+    seed: int,
+) -> tuple[float, Tensor]:
+    """A pattern search: layer by layer, and at random."""
+    t = group.identity()
+    if not group.dim:
+        return best, t
+    ways = [*_layers(group), None]
+    steps = [1.0] * len(ways)
+    draws = generator(seed)
+    for i in range(evaluations):
+        place = i % len(ways)
+        way = ways[place]
+        if way is None:
+            way = torch.randn(group.dim, generator=draws, dtype=torch.float64)
+        tried = (t + steps[place] * way).clamp(-reach, reach)
+        found = value(tried)
+        if math.isfinite(found) and found > best:
+            best, t = found, tried
+            steps[place] *= 2
+        else:
+            steps[place] *= -0.5
+    return best, t
+
+
+def _layers(group: Group) -> list[Tensor]:
+    """One direction per layer: all its generators together."""
+    members: dict[tuple[str, str], Tensor] = {}
+    for index, g in enumerate(group.generators):
+        members.setdefault((g.layer, g.kind), group.identity())[index] = 1.0
+    return list(members.values())
