@@ -44,7 +44,10 @@ _HOMES = {
     "sharpen_many": "sharpening",
     "zero_in_ball": "sharpening",
     "audit": "auditing",
-    "Audit": "auditing",
+    "Audit": "audited",
+    "compare": "comparing",
+    "Comparison": "comparing",
+    "write_report": "report",
     "MEASURES": "measures",
     "measure": "measures",
     "register": "measures",
@@ -57,6 +60,7 @@ __all__ = [
     "MEASURES",
     "Audit",
     "Certificate",
+    "Comparison",
     "Estimate",
     "Group",
     "Objective",
@@ -65,6 +69,7 @@ __all__ = [
     "Status",
     "__version__",
     "audit",
+    "compare",
     "default_objective",
     "density",
     "diagonal",
@@ -89,12 +94,15 @@ __all__ = [
     "trace",
     "verify",
     "worst_in_ball",
+    "write_report",
     "zero_in_ball",
 ]
 
 if TYPE_CHECKING:
     from spiritlevel import orbit, symmetry
-    from spiritlevel.auditing import Audit, audit
+    from spiritlevel.audited import Audit
+    from spiritlevel.auditing import audit
+    from spiritlevel.comparing import Comparison, compare
     from spiritlevel.curvature import fisher, ggn, hessian, output_gradients
     from spiritlevel.default import default_objective
     from spiritlevel.errors import SpiritlevelError
@@ -102,6 +110,7 @@ if TYPE_CHECKING:
     from spiritlevel.measures import MEASURES, measure, register, worst_in_ball
     from spiritlevel.objective import Objective
     from spiritlevel.operators import Operator, from_matrix, restricted, scaled
+    from spiritlevel.report import write_report
     from spiritlevel.sharpening import sharpen, sharpen_many, zero_in_ball
     from spiritlevel.spectral import (
         density,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.audited import Audit, Infimum, Row
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, format_value
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.orbit import balanced
+from spiritlevel.orbit import minimum
 from spiritlevel.progress import bar
 from spiritlevel.scope import set_apart
 from spiritlevel.sharpening import sharpen
@@ -30,132 +29,23 @@ DEFAULT = (
     "hessian_spectral",
     "hessian_trace",
     "hessian_frobenius",
-    "fisher_rao",
+    "eps_sharpness",
+    "keskar",
+    "expected_sharpness",
+    "relative_flatness",
+    "layer_minimum",
+    "adaptive_average",
     "adaptive_spectral",
+    "fisher_rao",
+    "path_norm",
     "orbit_trace",
     "orbit_spectral",
 )
-SCHEMA = 1
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
 # Relative, beside the errors: what the rounding of parameters and products may do to a value
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One measure at several points that are one network, and what follows."""
-
-    name: str
-    title: str
-    values: dict[str, Estimate]
-    factor: float  # largest over smallest value
-    promised: bool
-    moved: bool
-
-    @property
-    def here(self) -> Estimate:
-        return next(iter(self.values.values()))
-
-    @property
-    def text(self) -> str:
-        if self.promised:
-            return "declared invariant but moved: a bug" if self.moved else "invariant"
-        if self.moved:
-            return f"moved x {self.factor:.3g} with identical predictions"
-        return "did not move here"
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Measures against symmetries: what moved while the predictions did not."""
-
-    rows: tuple[Verdict, ...]
-    group: Group
-    certificates: dict[str, Certificate]
-    provenance: dict[str, Any]
-
-    def __getitem__(self, name: str) -> Verdict:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise SpiritlevelError(
-            f"no row {name!r}; there are: {', '.join(row.name for row in self.rows)}"
-        )
-
-    @property
-    def worst(self) -> float:
-        """The largest change of a prediction at any of the points, relative."""
-        return max((c.relative for c in self.certificates.values()), default=0.0)
-
-    def __str__(self) -> str:
-        return plain(self.__rich__())
-
-    def __rich__(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        points = list(self.rows[0].values) if self.rows else []
-        table.add_column("measure")
-        for point in points:
-            table.add_column(point, justify="right")
-        table.add_column("verdict")
-        for row in self.rows:
-            cells = [_short(row.values[p]) for p in points]
-            style = "green" if row.promised and not row.moved else "red" if row.moved else ""
-            short = row.text.removesuffix(" with identical predictions")  # the summary says so
-            table.add_row(row.title, *cells, Text(short, style=style))
-        lines = [*self._summary(), *self.provenance["notes"]]
-        return Stack(table, Text(), *(Text(line) for line in lines))
-
-    def _summary(self) -> list[str]:
-        if not self.group.dim:
-            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocks))
-            return [
-                "This network has no rescaling that keeps its predictions, so there is nothing to "
-                f"move (blocked by {blocks or 'nothing'})."
-            ]
-        kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
-        size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
-        p = self.provenance
-        return [
-            f"All columns are one network: predictions are {size} on {p['examples']} examples and "
-            "on random inputs.",
-            f"{self.group.dim} rescalings ({kinds}); balanced: to the least trace; moved: by "
-            f"log-scales N(0, {p['strength']:g}^2); sharpened: to an eigenvalue of 1e6.",
-            f"seed {p['seed']}, {p['seconds']:.0f} s, spiritlevel {p['versions']['spiritlevel']}, "
-            f"torch {p['versions']['torch']}",
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "rows": [
-                {
-                    "name": row.name,
-                    "title": row.title,
-                    "values": {p: e.to_dict() for p, e in row.values.items()},
-                    "factor": row.factor,
-                    "promised": row.promised,
-                    "moved": row.moved,
-                    "verdict": row.text,
-                }
-                for row in self.rows
-            ],
-            "group": {
-                "dim": self.group.dim,
-                "kinds": self.group.kinds,
-                "blocked": [{"by": str(b), "parameters": b.parameters} for b in self.group.blocks],
-            },
-            "certificates": {
-                p: {"verdict": c.verdict, "relative": c.relative, "absolute": c.absolute}
-                for p, c in self.certificates.items()
-            },
-            "provenance": dict(self.provenance),
-        }
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        text = json.dumps(self.to_dict(), indent=2)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+# What moved a million times needs no third digit; promises are held to what is asked for here
+ELSEWHERE = {"tol": 1e-2, "rtol": 0.2, "budget": 60}
 
 
 @set_apart()
@@ -169,9 +59,11 @@ def audit(
 ) -> Audit:
     """Measure a network at several points that compute the same function, and compare.
 
-    The points are the given one, the balanced one, one moved along every rescaling at random with
-    log-scales N(0, strength^2), and one sharpened on purpose. That predictions stay is proved for
-    each before anything is measured. A measure that promises to be invariant and moves is a bug.
+    The points are the given one, the balanced one (least trace), the flattest one (least
+    Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
+    and one sharpened on purpose. That predictions stay is proved for each before anything is
+    measured. A measure that promises to be invariant and moves is a bug. Interrupted, it returns
+    the rows that are done.
     """
     only_objectives(objective)
     names = checked(measures)
@@ -182,73 +74,131 @@ def audit(
         raise SpiritlevelError(f"strength={strength}: give a positive number")
     begin = time.perf_counter()
     group = symmetries(objective) if group is None else group
-    notes: list[str] = []
-    points = _points(objective, group, strength, seed, notes)
-    certificates = {
-        name: verify(objective, point, group=group).require()
-        for name, point in points.items()
-        if point is not objective
-    }
-    values = _measured(points, names, group, seed, notes)
-    alike = ALIKE[objective.dtype]
-    rows = tuple(_verdict(name, found, alike) for name, found in values.items())
+    work = _Work(objective, group, seed, strength)
+    work.find_points(flattest="orbit_spectral" in names)
+    rows, interrupted = _rows(work, names)
     provenance = {
         "examples": objective.examples,
         "parameters": objective.size,
+        "dtype": str(objective.dtype).removeprefix("torch."),
+        "device": str(objective.device),
         "seed": seed,
         "strength": strength,
+        "products": work.products,
         "seconds": time.perf_counter() - begin,
-        "notes": notes,
+        "notes": work.notes,
+        "interrupted": interrupted,
         "versions": {"spiritlevel": __version__, "torch": torch.__version__},
     }
-    return Audit(rows, group, certificates, provenance)
+    return Audit(tuple(rows), objective, group, work.elements, work.certificates, provenance)
 
 
-def _points(
-    objective: Objective, group: Group, strength: float, seed: int, notes: list[str]
-) -> dict[str, Objective]:
-    """The network at the given point, balanced, moved at random, and sharpened on purpose."""
-    ways: dict[str, Callable[[], Objective]] = {
-        "balanced": lambda: balanced(objective, group),
-        "moved": lambda: group.apply(objective, group.random(seed, strength)),
-        "sharpened": lambda: sharpen(objective, target=SHARP, group=group).objective,
-    }
-    points = {"here": objective}
-    for name, make in ways.items() if group.dim else ():
-        try:
-            points[name] = make()
-        except SpiritlevelError as error:
-            notes.append(f"not {name}: {error}")
-    return points
+@dataclass
+class _Work:
+    """One audit while it is made."""
 
+    objective: Objective
+    group: Group
+    seed: int
+    strength: float
+    elements: dict[str, Tensor] = field(default_factory=dict)
+    points: dict[str, Instruments] = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    products: float = 0.0
 
-def _measured(
-    points: dict[str, Objective], names: list[str], group: Group, seed: int, notes: list[str]
-) -> dict[str, dict[str, Estimate]]:
-    """Every measure at every point; one that this objective does not have is left out, and said."""
-    values: dict[str, dict[str, Estimate]] = {}
-    instruments = {place: Instruments(p, seed=seed, group=group) for place, p in points.items()}
-    with bar(len(names), "audit") as progress:
-        for name in names:
+    @property
+    def here(self) -> Instruments:
+        return self.points["here"]
+
+    def find_points(self, *, flattest: bool) -> None:
+        """Elements of the group, each with the proof that predictions stay."""
+        base, group = self.objective, self.group
+        self.points["here"] = Instruments(base, seed=self.seed, group=group)
+        ways: dict[str, Callable[[], Tensor]] = {
+            "moved": lambda: group.random(self.seed, self.strength),
+            "sharpened": lambda: group.of_layers(sharpen(base, target=SHARP, group=group).element),
+            "balanced": lambda: self.here.least_trace.log_scales,
+        }
+        if flattest:
+            ways["flattest"] = lambda: self.here.least_norm.log_scales
+        for name, way in ways.items() if group.dim else ():
             try:
-                found = {place: MEASURES[name].function(i) for place, i in instruments.items()}
-                values[name] = {p: e for p, e in found.items() if isinstance(e, Estimate)}
+                element = way()
+                twin = group.apply(base, element)
             except SpiritlevelError as error:
-                notes.append(f"no {name}: {error}")
-            progress.update()
-    return values
+                self.notes.append(f"not {name}: {error}")
+                continue
+            self.certificates[name] = verify(base, twin, group=group).require()
+            self.elements[name] = element
+            self.points[name] = Instruments(twin, seed=self.seed, group=group, **ELSEWHERE)
+
+    def places(self, measure: Measure) -> list[str]:
+        """Where a measure is made: a promise of invariance needs no more than a counterexample."""
+        if measure.family == "orbit" and measure.promises("unit"):
+            wanted = ["here", "moved"]
+        elif measure.promises("unit"):
+            wanted = ["here", "moved", "sharpened"]
+        else:
+            wanted = list(self.points)
+        return [name for name in wanted if name in self.points]
 
 
-def _verdict(name: str, values: dict[str, Estimate], alike: float) -> Verdict:
-    low = min(values.values(), key=lambda e: abs(e.value))
-    high = max(values.values(), key=lambda e: abs(e.value))
-    noise = 3 * (low.error + high.error) + alike * abs(low.value)
-    gap = abs(high.value) - abs(low.value)
-    factor = abs(high.value) / abs(low.value) if low.value else math.inf if gap else 1.0
-    entry = MEASURES[name]
-    return Verdict(name, entry.title, values, factor, entry.invariant, gap > noise)
+def _rows(work: _Work, names: list[str]) -> tuple[list[Row], str | None]:
+    """Every measure at its points; what this objective does not have is left out, and said."""
+    rows: list[Row] = []
+    total = sum(len(work.places(MEASURES[name])) for name in names)
+    with bar(total, "audit") as progress:
+        try:
+            for name in names:
+                progress.set_postfix_str(name)
+                try:
+                    rows.append(_row(work, name, progress.update))
+                except SpiritlevelError as error:
+                    work.notes.append(f"no {name}: {error}")
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            return rows, f"{len(rows)} of {len(names)} rows were done"
+    return rows, None
 
 
-def _short(estimate: Estimate) -> str:
-    error = max(estimate.error, 0.01 * abs(estimate.value))  # four digits are enough to compare
-    return format_value(estimate.value, error)
+def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
+    measure = MEASURES[name]
+    values: dict[str, Estimate] = {}
+    for place, found in _estimates(work, measure):
+        values[place] = found
+        tick()
+    alike = ALIKE[work.objective.dtype]
+    approximate = any(c.verdict == "approximate" for c in work.certificates.values())
+    return Row.judged(name, measure, values, alike, approximate, _infimum(work, name, values))
+
+
+def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
+    for place in work.places(measure):
+        instruments = work.points[place]
+        shared = bool(measure.shares) and instruments.used(measure.shares)
+        found = measure.function(instruments)
+        assert isinstance(found, Estimate)
+        work.products += 0.0 if shared else found.matvecs
+        yield place, found
+
+
+def _infimum(work: _Work, name: str, values: dict[str, Estimate]) -> Infimum:
+    """The least value over the orbit: proved where there is a proof, else the least one seen."""
+    if name == "hessian_trace" and work.here.used("diagonal"):
+        try:
+            least = minimum(
+                work.objective,
+                work.group,
+                norm="trace",
+                operator="hessian",
+                diagonal=work.here.diagonal,
+            )
+            return Infimum(least.value, least.lower_bound, True)
+        except SpiritlevelError:  # its diagonal is not the Gauss-Newton one: what is seen counts
+            pass
+    if name in ("orbit_trace", "orbit_spectral"):
+        here = values["here"]
+        return Infimum(here.value, here.value - here.error, True)
+    return Infimum(min(e.value for e in values.values()), None, False)

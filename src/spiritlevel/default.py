@@ -29,7 +29,7 @@ def digits(seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     return (x[train], y[train]), (x[test], y[test])
 
 
-def trained_net(seed: int = 0) -> nn.Sequential:
+def trained_net(seed: int = 0, batch: int = BATCH) -> nn.Sequential:
     """64-32-16-10 with ReLU, fitted by Adam with a falling rate; the same net for the same seed."""
     draws = generator(seed)
     layers: list[nn.Module] = []
@@ -45,19 +45,23 @@ def trained_net(seed: int = 0) -> nn.Sequential:
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for _ in range(EPOCHS):
-        for batch in torch.randperm(len(x), generator=draws).split(BATCH):
+        for chosen in torch.randperm(len(x), generator=draws).split(batch):
             optimizer.zero_grad()
-            F.cross_entropy(net(x[batch]), y[batch]).backward()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
         schedule.step()
     return net
 
 
 def default_objective(
-    *, seed: int = 0, dtype: torch.dtype | None = None, device: str | None = None
+    *,
+    seed: int = 0,
+    batch: int = BATCH,
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
 ) -> Objective:
-    """The trained net on its training digits, mean cross-entropy."""
+    """The net, trained with batches of some size, on its training digits, mean cross-entropy."""
     with torch.enable_grad():
-        net = trained_net(seed)
+        net = trained_net(seed, batch)
     train, _ = digits(seed)
     return Objective(net, train, F.cross_entropy, dtype=dtype, device=device)

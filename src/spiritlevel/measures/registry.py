@@ -49,7 +49,7 @@ MEASURES: dict[str, Measure] = {
         ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients"
     ),
     "eps_sharpness_quadratic": Measure(
-        ball.eps_sharpness_quadratic, "eps-sharpness, 2nd order", "worst case", (), DINH, TOP,
+        ball.eps_sharpness_quadratic, "eps-sharpness, order 2", "worst case", (), DINH, TOP,
         "extremes",
     ),
     "keskar": Measure(
@@ -87,7 +87,7 @@ MEASURES: dict[str, Measure] = {
         "Petzka et al. (2021)", TRACE,
     ),
     "layer_minimum": Measure(
-        least.layer_minimum, "least trace by layers", "orbit", LAYER, "Ibayashi et al. (2021)",
+        least.layer_minimum, "layer-wise minimum", "orbit", LAYER, "Ibayashi et al. (2021)",
         "an exact diagonal",
     ),
     "orbit_trace": Measure(

@@ -271,6 +271,12 @@ class Group:
             generators.append(Generator(_common(members), kind, layer))
         return replace(self, forms=self.forms @ together, generators=tuple(generators))
 
+    def of_layers(self, element: Tensor) -> Tensor:
+        """An element of `layerwise()` as one of this group: every channel moves as its layer."""
+        keys = [(g.layer, g.kind) for g in self.generators]
+        layers = list(dict.fromkeys(keys))
+        return torch.stack([element[layers.index(key)] for key in keys])
+
     # For people -------------------------------------------------------------------------------
 
     def __repr__(self) -> str:

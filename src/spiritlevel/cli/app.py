@@ -1,0 +1,56 @@
+"""The application that commands join, and errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    help="Is that minimum flat, and does the answer mean anything?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """Measure the flatness of a trained PyTorch model, every number with an error bar."""
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[Console]:
+    """What is wrong in one line, and no traceback."""
+    from spiritlevel.console import Console
+    from spiritlevel.errors import SpiritlevelError
+
+    try:
+        yield Console()
+    except (SpiritlevelError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]spiritlevel:[/] {escaped(str(error))}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted before the first row was done")
+        raise typer.Exit(130) from None
+    except Exception as error:  # of the user's model or data: no traceback unless asked for
+        if os.environ.get("SPIRITLEVEL_DEBUG"):
+            raise
+        first = (str(error).strip() or "no message").splitlines()[0]
+        Console(stderr=True).print(
+            f"[bold red]spiritlevel:[/] {escaped(f'{type(error).__name__}: {first}')}\n"
+            "(SPIRITLEVEL_DEBUG=1 shows where)"
+        )
+        raise typer.Exit(2) from None
+
+
+def escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,137 @@
+"""What the options name: modules, data, losses and weights."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spiritlevel.cli.options import LOSSES
+
+if TYPE_CHECKING:
+    from spiritlevel.objective import Objective
+
+
+def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objective:
+    """The objective that the options describe; an option that cannot apply is refused."""
+    import torch
+
+    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.objective import Objective
+
+    if str(given.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
+        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
+    precision = getattr(torch, given["dtype"]) if "dtype" in given else None
+    if model is None:
+        refuse(given, ("data", "weights", "loss", "params", "mode"), "needs --model")
+        from spiritlevel.default import default_objective
+
+        size = {"batch": given["batch"]} if "batch" in given else {}
+        return default_objective(seed=seed, dtype=precision, device=given.get("device"), **size)
+    made = load(model, "--model")
+    if isinstance(made, Objective):
+        refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
+        return made
+    if "weights" in given:
+        from spiritlevel.module import load_weights
+
+        load_weights(made, given["weights"])
+    if "data" not in given:
+        raise SpiritlevelError(
+            "--data is missing: give package.module:factory that returns a DataLoader, a Dataset "
+            "or tensors (x, y); or let --model return an Objective"
+        )
+    batches = load(given["data"], "--data")
+    own_loss = "loss" not in given and _speaks_for_itself(batches)
+    mode = given.get("mode", "eval")
+    return Objective(
+        made,
+        batches,
+        None if own_loss else _loss(given.get("loss", LOSSES[0])),
+        params=[p.strip() for p in given["params"].split(",")] if "params" in given else None,
+        mode=mode,
+        dtype=precision,
+        device=given.get("device"),
+        seed=seed if mode == "train" else None,
+    )
+
+
+def check_writable(**paths: Path | None) -> None:
+    """Refuse a path that cannot be written to before the work is done, not after."""
+    from spiritlevel.errors import SpiritlevelError
+
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise SpiritlevelError(f"--{option} is {path}, a folder; name a file in it")
+        if not path.resolve().parent.is_dir():
+            raise SpiritlevelError(f"--{option} is {path}; there is no folder {path.parent}")
+
+
+def refuse(given: dict[str, Any], names: tuple[str, ...], why: str) -> None:
+    from spiritlevel.errors import SpiritlevelError
+
+    for name in names:
+        if name in given:
+            raise SpiritlevelError(f"--{name} {why}")
+
+
+def _speaks_for_itself(batches: Any) -> bool:
+    """Mappings go to models that compute their own loss."""
+    from collections.abc import Mapping
+
+    if isinstance(batches, (Mapping, list)):
+        first = batches[0] if isinstance(batches, list) and batches else batches
+        return isinstance(first, Mapping)
+    if isinstance(batches, tuple) or iter(batches) is batches:
+        return False
+    from spiritlevel.scope import kept_rng
+
+    with kept_rng():
+        return isinstance(next(iter(batches), None), Mapping)
+
+
+def _loss(name: str) -> Any:
+    if ":" in name:
+        return _find(name, "--loss")
+    if name not in LOSSES:
+        from spiritlevel.errors import SpiritlevelError
+
+        raise SpiritlevelError(
+            f"--loss is {name!r}; give package.module:function or one of {', '.join(LOSSES)}"
+        )
+    import torch.nn.functional as F
+
+    return getattr(F, name)
+
+
+def _find(where: str, option: str) -> Any:
+    """The object at package.module:name, looked for beside the current folder too."""
+    from spiritlevel.errors import SpiritlevelError
+
+    module_name, _, attribute = where.partition(":")
+    if not attribute:
+        raise SpiritlevelError(f"{option} is {where!r}; write it as package.module:name")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise SpiritlevelError(
+            f"{option}: no module {error.name!r}; run where it can be imported"
+        ) from None
+    finally:
+        sys.path.pop(0)
+    if not hasattr(module, attribute):
+        raise SpiritlevelError(f"{option}: module {module_name!r} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def load(where: str, option: str) -> Any:
+    """What the factory makes; an object that is no function is taken as it is."""
+    import torch
+
+    found = _find(where, option)
+    ready = isinstance(found, torch.nn.Module) or not callable(found)
+    return found if ready else found()

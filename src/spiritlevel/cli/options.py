@@ -1,0 +1,55 @@
+"""The options that commands share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="package.module:factory that returns a Module or an Objective."),
+]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="package.module:factory that returns the data.")
+]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option("--weights", help="A .safetensors, .pt or .ckpt file with the parameters."),
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        help=f"package.module:function, or one of {', '.join(LOSSES)}; the first if left out.",
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, ...; the model's if left out.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of everything random.")]
+
+
+class Precision(str, Enum):
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Mode(str, Enum):
+    eval = "eval"
+    train = "train"
+
+
+OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separated by commas.")]
+DtypeOption = Annotated[
+    Precision | None, typer.Option("--dtype", help="The precision; the model's if left out.")
+]
+
+
+def names(only: str | None) -> list[str] | None:
+    """The names in a list separated by commas."""
+    return [name.strip() for name in only.split(",")] if only else None

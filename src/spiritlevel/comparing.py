@@ -1,0 +1,293 @@
+"""Which of two networks is flatter, and whether the answer survives their symmetries."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from spiritlevel.audited import differ, digits, written
+from spiritlevel.auditing import ALIKE
+from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.registry import MEASURES, checked
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.orbit import Supremum, supremum
+from spiritlevel.progress import bar
+from spiritlevel.scope import set_apart
+from spiritlevel.version import __version__
+
+COMPARED = (
+    "loss",
+    "hessian_spectral",
+    "hessian_trace",
+    "expected_sharpness",
+    "adaptive_spectral",
+    "orbit_trace",
+    "orbit_spectral",
+)
+# The least value over the orbit that a measure shrinks to
+LEAST = {
+    "hessian_spectral": "orbit_spectral",
+    "lambda_max": "orbit_spectral",
+    "eps_sharpness": "orbit_spectral",
+    "eps_sharpness_quadratic": "orbit_spectral",
+    "hessian_trace": "orbit_trace",
+    "expected_sharpness": "orbit_trace",
+}
+NORMS = {"hessian_spectral": "spectral", "lambda_max": "spectral", "hessian_trace": "trace"}
+EQUAL = 0.02  # relative: orbit minima that are known to be this close are called equal
+SCHEMA = 1
+Answer = Literal["survives", "coordinates", "equal", "undecided"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One measure of two networks: which is larger here, and what that is worth.
+
+    `turned` is a network that computes what the smaller one does and for which the measure is
+    larger than the larger one's. `least` holds an interval for the least value over each orbit.
+    """
+
+    name: str
+    title: str
+    sharper: str
+    other: str
+    values: tuple[Estimate, Estimate]
+    least: tuple[tuple[float, float], tuple[float, float]] | None
+    turned: Supremum | None
+    answer: Answer
+
+    @property
+    def text(self) -> str:
+        # a loss or a norm of the weights is no sharpness
+        more = "larger" if MEASURES[self.name].family in ("loss", "norm") else "sharper"
+        return {
+            "survives": f"{self.sharper} is {more}, and it survives",
+            "coordinates": f"{self.sharper} is {more} only in these coordinates",
+            "equal": "equal",
+            "undecided": "undecided at this accuracy",
+        }[self.answer]
+
+    @property
+    def ratio(self) -> float:
+        high, low = (e.value for e in self.values)
+        return high / low if low else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "sharper": self.sharper,
+            "other": self.other,
+            "values": [e.to_dict() for e in self.values],
+            "ratio": self.ratio,
+            "least": self.least and [list(interval) for interval in self.least],
+            "turned": None if self.turned is None else self.turned.outcome,
+            "turned_value": None if self.turned is None else self.turned.value,
+            "answer": self.answer,
+            "verdict": self.text,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measures of several networks, pair by pair, with what survives their symmetries."""
+
+    names: tuple[str, ...]
+    values: dict[str, dict[str, Estimate]]
+    pairs: tuple[Pair, ...]
+    provenance: dict[str, Any]
+
+    def __getitem__(self, key: str | tuple[str, str, str]) -> Pair:
+        """The pair of a measure, or of (measure, name, name) where there are more than two."""
+        name, *two = (key,) if isinstance(key, str) else key
+        for pair in self.pairs:
+            if pair.name == name and (not two or {pair.sharper, pair.other} == set(two)):
+                return pair
+        known = ", ".join(dict.fromkeys(pair.name for pair in self.pairs))
+        raise SpiritlevelError(f"no comparison {key!r}; there are: {known}")
+
+    def __str__(self) -> str:
+        return plain(self.__rich__())
+
+    def __rich__(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("measure", no_wrap=True)
+        for name in self.names:
+            table.add_column(Text(name), justify="right")
+        table.add_column("verdict")
+        colours = {"survives": "green", "coordinates": "red", "undecided": "yellow", "equal": ""}
+        for name, found in self.values.items():
+            rows = [pair for pair in self.pairs if pair.name == name]
+            cells = [digits(found[n].value) for n in self.names]
+            for i, pair in enumerate(rows):
+                text = Text(pair.text, style=colours[pair.answer])
+                shown = [MEASURES[name].title.strip(), *cells] if i == 0 else [""] * len(self.names)
+                table.add_row(*shown, *([""] if i else []), text)
+        return Stack(table, Text(), *(Text(line) for line in self._lines()))
+
+    def _lines(self) -> list[str]:
+        p = self.provenance
+        turned = [pair for pair in self.pairs if pair.turned and pair.turned.outcome == "reached"]
+        lines = []
+        if turned:
+            names = ", ".join(dict.fromkeys(pair.title for pair in turned))
+            lines.append(f"Turned around by a network with identical predictions: {names}.")
+        versions = ", ".join(f"{name} {version}" for name, version in p["versions"].items())
+        return [*lines, *p["notes"], f"seed {p['seed']}, {p['seconds']:.0f} s, {versions}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "names": list(self.names),
+            "pairs": [pair.to_dict() for pair in self.pairs],
+            "provenance": dict(self.provenance),
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        return written(json.dumps(self.to_dict(), indent=2) + "\n", path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line per measure and pair."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow("name sharper other value_sharper value_other ratio verdict".split())
+        for p in self.pairs:
+            values = [e.value for e in p.values]
+            writer.writerow([p.name, p.sharper, p.other, *values, p.ratio, p.text])
+        return written(out.getvalue(), path)
+
+
+@set_apart()
+def compare(
+    objectives: Mapping[str, Objective], measures: Sequence[str] = COMPARED, *, seed: int = 0
+) -> Comparison:
+    """Which network is sharper by each measure, and does the answer mean anything?
+
+    "sharper, and it survives": the least values over the two orbits are in the same order, apart by
+    more than their errors (or the measure is invariant). "sharper only in these coordinates": they
+    are equal, or in the other order. Architectures may differ.
+    """
+    only_objectives(*objectives.values())
+    if len(objectives) < 2:
+        raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
+    names = checked(measures)
+    several = [name for name in names if MEASURES[name].parts]
+    if several:
+        raise SpiritlevelError(f"{several[0]} is several numbers; choose others to compare")
+    begin = time.perf_counter()
+    work = _Work({n: Instruments(o, seed=seed) for n, o in objectives.items()}, [])
+    values: dict[str, dict[str, Estimate]] = {}
+    pairs: list[Pair] = []
+    with bar(len(names), "compare") as progress:
+        for name in names:
+            progress.set_postfix_str(name)
+            try:
+                values[name] = work.measured(name)
+            except SpiritlevelError as error:
+                work.notes.append(f"no {name}: {error}")
+                continue
+            pairs += [
+                _pair(work, name, values[name], *two)
+                for two in itertools.combinations(objectives, 2)
+            ]
+            progress.update()
+    if len({o.examples for o in objectives.values()}) > 1:
+        work.notes.append("The networks were given data of different sizes.")
+    provenance = {
+        "seed": seed,
+        "seconds": time.perf_counter() - begin,
+        "notes": list(dict.fromkeys(work.notes)),
+        "versions": {"spiritlevel": __version__, "torch": torch.__version__},
+    }
+    return Comparison(tuple(objectives), values, tuple(pairs), provenance)
+
+
+@dataclass
+class _Work:
+    instruments: dict[str, Instruments]
+    notes: list[str]
+
+    def measured(self, name: str) -> dict[str, Estimate]:
+        found = {n: MEASURES[name].function(i) for n, i in self.instruments.items()}
+        return {n: e for n, e in found.items() if isinstance(e, Estimate)}
+
+    def least(self, measure: str, name: str) -> tuple[float, float] | None:
+        """An interval that holds the least value over one network's orbit."""
+        if measure not in LEAST:
+            return None
+        instruments = self.instruments[name]
+        trace = LEAST[measure] == "orbit_trace"
+        try:
+            found = instruments.least_trace if trace else instruments.least_norm
+        except SpiritlevelError as error:
+            self.notes.append(f"no least value for {measure}: {error}")
+            return None
+        slack = ALIKE[instruments.objective.dtype] * found.value
+        low = found.lower_bound if found.lower_bound is not None else found.value
+        return low - slack, found.value + slack
+
+
+def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: str) -> Pair:
+    sharper, other = (one, two) if values[one].value >= values[two].value else (two, one)
+    high, low = values[sharper], values[other]
+    alike = max(ALIKE[work.instruments[n].objective.dtype] for n in (one, two))
+    decided = differ((high, low), alike)
+    invariant = MEASURES[name].promises("unit")
+    least, turned = None, None
+    if decided and not invariant:
+        intervals = work.least(name, sharper), work.least(name, other)
+        least = None if None in intervals else intervals
+        turned = _turned(work, name, other, high)
+    known_equal = high.value + high.error <= (1 + EQUAL) * (low.value - low.error)
+    answer: Answer = "equal" if known_equal else "undecided"
+    if decided:
+        answer = _answer(invariant, least, turned)
+    title = MEASURES[name].title.strip()
+    return Pair(name, title, sharper, other, (high, low), least, turned, answer)  # type: ignore[arg-type]
+
+
+def _turned(work: _Work, name: str, other: str, high: Estimate) -> Supremum | None:
+    """The smaller one made larger than the larger one, with its predictions."""
+    instruments = work.instruments[other]
+    target = 1.1 * (high.value + 3 * high.error)
+    if not target > 0:
+        return None
+    measure: Any = NORMS.get(name, MEASURES[name])
+    try:
+        return supremum(
+            instruments.objective,
+            instruments.group,
+            measure,
+            target=target,
+            seed=instruments.seed,
+        )
+    except SpiritlevelError as error:
+        work.notes.append(f"{name} of {other} was not turned: {error}")
+        return None
+
+
+def _answer(invariant: bool, least: Any, turned: Supremum | None) -> Answer:
+    """Of two networks that differ here."""
+    if invariant:
+        return "survives"
+    if least is None:
+        return "coordinates" if turned and turned.outcome == "reached" else "undecided"
+    (low, high), (other_low, other_high) = least
+    if low > other_high:
+        return "survives"
+    if high < other_low:
+        return "coordinates"
+    known_equal = max(high, other_high) <= (1 + EQUAL) * min(low, other_low)
+    return "coordinates" if known_equal else "undecided"
