@@ -17,8 +17,6 @@ from spiritlevel.operators import scaled
 from spiritlevel.progress import bar
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.symmetry import Group
-from spiritlevel.tensors import flatten
 
 EXAMPLES = 1000  # a picture needs no more
 SHOWN = 5  # examples whose predictions are shown
@@ -73,7 +71,7 @@ def journey(audit: Audit) -> Journey | None:
         for position, label, t in way:
             point = group.apply(objective, t)
             # the Hessian there is D^-1 H D^-1: one operator serves all stops
-            there = scaled(base, 1 / _factors(group, objective, t))
+            there = scaled(base, 1 / group.flat_factors(t, objective.shapes))
             pairs = eigenpairs(there, min(EIGENVALUES, objective.size), tol=0.02, budget=80)
             predictions = _predictions(point, softmax)
             stops.append(
@@ -125,13 +123,6 @@ def _way(named: list[tuple[str, Tensor]]) -> list[tuple[float, str, Tensor]]:
             found.append((i + part, label, (1 - part) * start + part * end))
     name, last = named[-1]
     return [*found, (float(len(named) - 1), name, last)]
-
-
-def _factors(group: Group, objective: Objective, t: Tensor) -> Tensor:
-    """exp(B t) as a flat vector."""
-    factors, one = group.factors(t), torch.ones((), dtype=torch.float64)
-    laid = {n: factors.get(n, one).expand(s) for n, s in objective.shapes.items()}
-    return flatten(laid).to(objective.device)
 
 
 def _predictions(objective: Objective, softmax: bool) -> Tensor:

@@ -164,9 +164,7 @@ def sharpen_many(
     beta = math.sqrt(target / float(positive.min())) * (1 + 1e-6)
     t = direction * math.log(max(beta, 1.0))
     twin = layers.apply(exact, t)
-    factors = layers.factors(t)
-    ones = torch.ones(())
-    d = flatten({n: factors.get(n, ones).expand(s) for n, s in objective.shapes.items()}).double()
+    d = layers.flat_factors(t, objective.shapes)
     values = torch.linalg.eigvalsh(dense / (d[:, None] * d[None, :]))
     return ManySharpened(
         twin,

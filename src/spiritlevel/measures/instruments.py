@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -13,15 +15,17 @@ from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
-from spiritlevel.spectral.probes import within
+from spiritlevel.spectral.probes import MIN_PROBES, within
 from spiritlevel.symmetry import Group, symmetries
+
+GAP = 5e-3  # between an orbit minimum and its lower bound
 
 
 class Instruments:
     """One objective and the settings of one report.
 
     `tol` is the relative residual of eigenvalues, `rtol` the relative standard error of traces
-    and norms, `budget` the most products for either.
+    and norms, `budget` the most products for either, `least_probes` the fewest random ones.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Instruments:
         tol: float = 1e-3,
         rtol: float = 0.05,
         budget: int = 200,
+        least_probes: int = MIN_PROBES,
         compile: CompileChoice = "auto",
         group: Group | None = None,
     ) -> None:
@@ -39,10 +44,18 @@ class Instruments:
         if group is not None:
             self.__dict__["group"] = group
         self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
+        self.least_probes = least_probes
         self.compile: CompileChoice = compile
+        self._shared: dict[str, Callable[[], Any]] = {}
+
+    def share(self, **known: Callable[[], Any]) -> None:
+        """Take some computations from elsewhere instead of making them."""
+        self._shared |= known
 
     @functools.cached_property
     def hessian(self) -> Operator:
+        if "hessian" in self._shared:
+            return self._shared["hessian"]()
         return hessian(self.objective, compile=self.compile)
 
     @functools.cached_property
@@ -53,12 +66,15 @@ class Instruments:
     @functools.cached_property
     def diagonal(self) -> Tensor:
         """That of the Gauss-Newton matrix, exactly."""
+        if "diagonal" in self._shared:
+            return self._shared["diagonal"]()
         return ggn_diagonal(self.objective)
 
     @functools.cached_property
     def least_norm(self) -> OrbitMinimum:
         """Of the Gauss-Newton matrix, over the orbit."""
-        return minimum(self.objective, self.group, seed=self.seed, diagonal=self.diagonal)
+        tol = max(GAP, 2 * self.tol)
+        return minimum(self.objective, self.group, tol=tol, seed=self.seed, diagonal=self.diagonal)
 
     @functools.cached_property
     def least_trace(self) -> OrbitMinimum:
@@ -87,6 +103,7 @@ class Instruments:
             self.hessian,
             stop=within(self.rtol, "trace", "frobenius"),
             budget=self.budget,
+            least=self.least_probes,
             deflate=self.extremes.leading,
             blocks=self.hessian.spans,
             seed=self.seed,

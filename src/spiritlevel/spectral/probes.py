@@ -116,13 +116,15 @@ def probe(
     *,
     stop: Stop,
     budget: int = 200,
+    least: int = MIN_PROBES,
     deflate: Tensor | None = None,
     blocks: Mapping[str, slice] | None = None,
     seed: int | torch.Generator = 0,
 ) -> Probes:
     """Products with random signs until `stop` is content or `budget` products are spent.
 
-    `deflate` (columns, any basis) is taken out exactly first. A small matrix is multiplied with
+    `stop` is first asked after `least` probes. `deflate` (columns, any basis) is taken out exactly
+    before. A small matrix is multiplied with
     the unit vectors instead: the result is then exact.
     """
     if operator.size <= min(EXACT_SIZE, budget):
@@ -134,7 +136,7 @@ def probe(
         raise SpiritlevelError(
             f"budget={budget}: at least {tally.products + 2} products are needed here"
         )
-    look = MIN_PROBES
+    look = least
     with bar(budget, "probes") as progress:
         try:
             while tally.products < budget:

@@ -15,6 +15,7 @@ from torch import Tensor
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry.walk import Block
+from spiritlevel.tensors import flatten
 from spiritlevel.tensors import generator as random_generator
 
 if TYPE_CHECKING:
@@ -156,6 +157,11 @@ class Group:
             name: exponential(added(terms)).expand(self.shapes[name])
             for name, terms in self.log_scales(t).items()
         }
+
+    def flat_factors(self, t: Tensor, shapes: Mapping[str, torch.Size]) -> Tensor:
+        """exp(B t) as one flat vector over the parameters of `shapes`, in order."""
+        factors, one = self.factors(t), torch.ones((), dtype=torch.float64)
+        return flatten({name: factors.get(name, one).expand(s) for name, s in shapes.items()})
 
     def pull(self, values: Mapping[str, Tensor]) -> Tensor:
         """B' x for named tensors x: what each generator gathers."""
