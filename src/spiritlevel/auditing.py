@@ -73,7 +73,9 @@ def audit(
         raise SpiritlevelError(f"strength={strength}: give a positive number")
     begin = time.perf_counter()
     group = symmetries(objective) if group is None else group
-    work = _Work(objective, group, seed, strength)
+    ends = [name for name in names if MEASURES[name].shares == "extremes"]
+    both_ends = any(name != "hessian_spectral" for name in ends)
+    work = _Work(objective, group, seed, strength, both_ends)
     work.find_points(flattest="orbit_spectral" in names)
     found_points = time.perf_counter()
     rows, interrupted = _rows(work, names)
@@ -102,6 +104,7 @@ class _Work:
     group: Group
     seed: int
     strength: float
+    both_ends: bool
     elements: dict[str, Tensor] = field(default_factory=dict)
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
@@ -137,7 +140,12 @@ class _Work:
     @property
     def _settings(self) -> dict[str, Any]:
         # compiling once for every point would take longer than the products do
-        return {"seed": self.seed, "group": self.group, "compile": False}
+        return {
+            "seed": self.seed,
+            "group": self.group,
+            "compile": False,
+            "both_ends": self.both_ends,
+        }
 
     def _there(self, twin: Objective, element: Tensor) -> Instruments:
         """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
@@ -151,12 +159,12 @@ class _Work:
 
     def places(self, measure: Measure) -> list[str]:
         """Where a measure is made: where it should stay, or where it is small and where large."""
-        if measure.family == "orbit" and measure.promises("unit"):
-            wanted = ["here", "moved"]
+        if measure.promises("unit") and measure.family in ("orbit", "curvature"):
+            wanted = ["here", "moved"]  # many products each
         elif measure.promises("layer"):
             wanted = ["here", "moved", "sharpened"]
         elif measure.shares == "extremes":
-            wanted = ["here", "balanced", "flattest", "moved", "sharpened"]
+            wanted = ["here", "balanced", "flattest", "sharpened"]
         else:
             wanted = ["here", "balanced", "sharpened"]
         return [name for name in wanted if name in self.points]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.operators import Operator
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Certificate, Group, symmetries
@@ -96,16 +96,22 @@ class _Lever:
 
 
 @set_apart()
-def sharpen(objective: Objective, *, target: float, group: Group | None = None) -> Sharpened:
+def sharpen(
+    objective: Objective,
+    *,
+    target: float,
+    group: Group | None = None,
+    operator: Operator | None = None,
+) -> Sharpened:
     """An observationally equivalent objective whose Hessian has an eigenvalue >= target.
 
     Scaling a block by e^s scales the Hessian there by e^-2s, so u'Hu of any u in the block grows
     to the target in closed form (Dinh et al., 2017, theorem 4). Factors are powers of two: they
-    round nothing, not even in float32.
+    round nothing, not even in float32. `operator` is the Hessian, where it is known already.
     """
     _check_target(objective, target)
     layers = _layers(objective, group)
-    operator = hessian(objective)
+    operator = hessian(objective) if operator is None else operator
     pairs = eigenpairs(operator)
     top = pairs.vectors[:, 0]
     best = _best(layers, objective, operator, top)
@@ -251,7 +257,7 @@ def _levers(layers: Group, objective: Objective) -> list[_Lever]:
 
 
 def _best(
-    layers: Group, objective: Objective, operator: Any, top: Tensor
+    layers: Group, objective: Objective, operator: Operator, top: Tensor
 ) -> tuple[_Lever, Tensor, float] | None:
     """The side whose part of the top eigenvector has most curvature."""
     levers = _levers(layers, objective)

@@ -14,7 +14,7 @@ from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
 from spiritlevel.orbit import OrbitMinimum, minimum
-from spiritlevel.spectral import Eigenpairs, Probes, eigenpairs, probe
+from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, within
 from spiritlevel.symmetry import Group, symmetries
 
@@ -37,6 +37,7 @@ class Instruments:
         rtol: float = 0.05,
         budget: int = 200,
         least_probes: int = MIN_PROBES,
+        both_ends: bool = True,
         compile: CompileChoice = "auto",
         group: Group | None = None,
     ) -> None:
@@ -44,7 +45,7 @@ class Instruments:
         if group is not None:
             self.__dict__["group"] = group
         self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
-        self.least_probes = least_probes
+        self.least_probes, self.both_ends = least_probes, both_ends
         self.compile: CompileChoice = compile
         self._shared: dict[str, Callable[[], Any]] = {}
 
@@ -86,10 +87,14 @@ class Instruments:
 
     @functools.cached_property
     def extremes(self) -> Eigenpairs:
-        """Both ends of the spectrum from one Lanczos run, to `tol` times the norm."""
+        """Both ends of the spectrum from one Lanczos run, to `tol` times the norm.
+
+        Without `both_ends` only the one of larger magnitude: the other takes most of the products.
+        """
+        ends: Which = "both" if self.hessian.size > 1 else "largest"
         return eigenpairs(
             self.hessian,
-            which="both" if self.hessian.size > 1 else "largest",
+            which=ends if self.both_ends else "magnitude",
             tol=self.tol,
             relative_to="norm",
             budget=self.budget,
@@ -105,6 +110,7 @@ class Instruments:
             budget=self.budget,
             least=self.least_probes,
             deflate=self.extremes.leading,
+            images=self.extremes.leading_images,
             blocks=self.hessian.spans,
             seed=self.seed,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -68,16 +69,17 @@ def relative_flatness(instruments: Instruments, layer: str | None = None) -> Est
     weights = objective.params[name].reshape(shape[0], -1)
     u, sizes, _ = torch.linalg.svd(weights, full_matrices=False)
     compressed = _compressed(instruments.hessian, span, u * sizes)
+    top = eigenpairs(compressed, which="magnitude", tol=0.1, budget=30, seed=instruments.seed)
     found = probe(
         compressed,
         stop=within(instruments.rtol, "trace"),
         budget=instruments.budget,
-        deflate=eigenpairs(
-            compressed, which="magnitude", tol=0.1, budget=30, seed=instruments.seed
-        ).leading,
+        least=instruments.least_probes,
+        deflate=top.leading,
+        images=top.leading_images,
         seed=instruments.seed,
-    )
-    return found.trace()
+    ).trace()
+    return replace(found, matvecs=found.matvecs + top[0].matvecs)
 
 
 def _feature_layer(instruments: Instruments) -> str:

@@ -33,14 +33,15 @@ class Eigenpairs:
     """Eigenvalues in falling order (of magnitude, for "magnitude") and vectors as columns.
 
     `images` are A times the vectors, without further products. `leading` holds the Ritz vectors of
-    largest magnitude, converged or not: what to take out of the matrix before its rest is probed
-    at random.
+    largest magnitude, converged or not, and `leading_images` A times them: what to take out of the
+    matrix before its rest is probed at random.
     """
 
     values: tuple[Estimate, ...]
     vectors: Tensor
     images: Tensor
     leading: Tensor
+    leading_images: Tensor
 
     def __getitem__(self, index: int) -> Estimate:
         return self.values[index]
@@ -120,9 +121,13 @@ def eigenpairs(
         )
         for i in order
     )
-    chosen = coordinates[:, order]
+    chosen, leading = coordinates[:, order], coordinates[:, large]
     return Eigenpairs(
-        found, krylov.lift(chosen), krylov.image(chosen), krylov.lift(coordinates[:, large])
+        found,
+        krylov.lift(chosen),
+        krylov.image(chosen),
+        krylov.lift(leading),
+        krylov.image(leading),
     )
 
 

@@ -118,18 +118,20 @@ def probe(
     budget: int = 200,
     least: int = MIN_PROBES,
     deflate: Tensor | None = None,
+    images: Tensor | None = None,
     blocks: Mapping[str, slice] | None = None,
     seed: int | torch.Generator = 0,
 ) -> Probes:
     """Products with random signs until `stop` is content or `budget` products are spent.
 
     `stop` is first asked after `least` probes. `deflate` (columns, any basis) is taken out exactly
-    before. A small matrix is multiplied with
-    the unit vectors instead: the result is then exact.
+    before; where its `images` under A are known, no products are spent on it. A small matrix is
+    multiplied with the unit vectors instead: the result is then exact.
     """
     if operator.size <= min(EXACT_SIZE, budget):
         deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
-    tally = _Tally(operator, deflate, blocks, generator(seed))
+        images = None
+    tally = _Tally(operator, deflate, images, blocks, generator(seed))
     if tally.exact:
         return tally.result(Status.EXACT)
     if budget < tally.products + 2:
@@ -163,19 +165,21 @@ class _Tally:
         self,
         operator: Operator,
         deflate: Tensor | None,
+        images: Tensor | None,
         blocks: Mapping[str, slice] | None,
         draws: torch.Generator,
     ) -> None:
         self.begin = time.perf_counter()
         self.operator, self.draws = operator, draws
         self.spans = dict(blocks) if blocks else {"all": slice(0, operator.size)}
-        self.basis, self.image = _orthonormal(operator, deflate)
+        self.basis, self.image = _orthonormal(operator, deflate, images)
+        self.known = 0 if images is None else self.basis.shape[1]
         self.split: list[Tensor] = []
         self.squares: list[float] = []
 
     @property
     def products(self) -> int:
-        return self.basis.shape[1] + len(self.squares)
+        return self.basis.shape[1] - self.known + len(self.squares)
 
     @property
     def exact(self) -> bool:
@@ -298,12 +302,16 @@ def diagonal(
     return Diagonal(mean, stderr, cost, time.perf_counter() - begin, Status.CONVERGED)
 
 
-def _orthonormal(operator: Operator, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+def _orthonormal(
+    operator: Operator, columns: Tensor | None, images: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """An orthonormal basis of the columns and its image under A."""
     if columns is None or columns.shape[1] == 0:
         nothing = torch.zeros(operator.size, 0, dtype=operator.dtype, device=operator.device)
         return nothing, nothing
-    basis, _ = torch.linalg.qr(columns.to(dtype=operator.dtype, device=operator.device))
+    basis, mix = torch.linalg.qr(columns.to(dtype=operator.dtype, device=operator.device))
+    if images is not None:  # A Q = A X R^-1
+        return basis, torch.linalg.solve_triangular(mix, images.to(basis), upper=True, left=False)
     return basis, operator.matvec(basis)
 
 
