@@ -1,0 +1,51 @@
+"""Pages: one self-contained HTML file each, from plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from spiritlevel.report.words import audit_words
+
+
+def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:
+    """The report of an audit, with the figure that walks along the orbit if there is a journey."""
+    return render("audit.html", title=title, **audit_words(audit), journey=_json_ready(journey))
+
+
+def render(template: str, **context: Any) -> str:
+    """A template of this package, everything that is put into it escaped."""
+    return _environment().get_template(template).render(**context)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("spiritlevel.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def inline(name: str) -> Markup:
+        """A style sheet or script of this package as it is: braces in it are not a template's."""
+        assert environment.loader is not None
+        return Markup(environment.loader.get_source(environment, name)[0])
+
+    environment.globals["inline"] = inline
+    return environment
+
+
+def _json_ready(data: Any) -> Any:
+    """Plain data with null for what JSON has no number for: a loss may overflow along a slice."""
+    if isinstance(data, Mapping):
+        return {key: _json_ready(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_json_ready(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

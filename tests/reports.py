@@ -1,0 +1,117 @@
+"""An audit and a journey as plain data, like those of the default net."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CHANGES = [7e-9, 0.0, 4e-9, 2e-8, 3e-8]
+
+
+def estimate(value: float, **more: Any) -> dict[str, Any]:
+    return {
+        "value": value,
+        "stderr": None,
+        "residual": None,
+        "matvecs": 20,
+        "seconds": 0.5,
+        "status": "converged",
+        "remedy": "",
+        **more,
+    }
+
+
+def row(name: str, title: str, here: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": title,
+        "family": "curvature",
+        "here": here,
+        "values": {"here": here, "sharpened": estimate(more.get("largest", here["value"]))},
+        "infimum": None,
+        "largest": here["value"],
+        "factor": 1.0,
+        "promised": False,
+        "moved": False,
+        "verdict": "did not move here",
+        **more,
+    }
+
+
+def audit() -> dict[str, Any]:
+    """A row of each kind of verdict."""
+    moved = {"moved": True, "verdict": "moved x 2.28e+06 with identical predictions"}
+    kept = {"promised": True, "verdict": "invariant", "family": "invariant"}
+    rows = [
+        row("loss", "loss", estimate(0.00628816, status="exact"), **kept),
+        row(
+            "hessian_spectral",
+            "spectral norm",
+            estimate(2.04829, residual=2.4e-6),
+            infimum={"value": 1.36249, "lower_bound": 1.36238, "proved": True},
+            largest=3.103e6,
+            factor=2.28e6,
+            **moved,
+        ),
+        row(
+            "hessian_frobenius",
+            "Frobenius norm",
+            estimate(2.9552, stderr=0.0066, status="budget spent", remedy="raise the budget"),
+            infimum={"value": 2.29041, "lower_bound": None, "proved": False},
+            largest=4.309e6,
+            factor=1.88e6,
+            **moved,
+        ),
+        row("gradient_norm", "gradient norm", estimate(0.0064123)),
+        row("fisher_rao", "Fisher-Rao norm", estimate(0.886), **{**kept, "moved": True}),
+    ]
+    exact = {"verdict": "exact", "relative": 7e-8, "absolute": 3e-6}
+    return {
+        "schema": 2,
+        "headline": "Two of five measures moved while no prediction changed.",
+        "rows": rows,
+        "group": {
+            "dim": 48,
+            "kinds": {"hidden": 48},
+            "blocked": [{"by": "gelu in act", "parameters": [f"{i}.weight" for i in range(8)]}],
+        },
+        "certificates": {"balanced": exact, "sharpened": {**exact, "relative": 5e-8}},
+        "provenance": {
+            "examples": 1437,
+            "parameters": 2778,
+            "seed": 7,
+            "strength": 1.0,
+            "seconds": 8.25,
+            "products": 512.0,
+            "dtype": "float32",
+            "device": "cpu",
+            "notes": [],
+            "interrupted": None,
+            "versions": {"spiritlevel": "0.1.0", "torch": "2.13.0"},
+        },
+    }
+
+
+def journey() -> dict[str, Any]:
+    """Five stops: each sharpens the minimum four times, the predictions stay."""
+    distances = [i / 10 for i in range(-5, 6)]
+    labels = ["balanced", "here", "", "", "sharpened"]
+    stops = []
+    for i, (label, change) in enumerate(zip(labels, CHANGES, strict=True)):
+        top = 1.5 * 4**i
+        stops.append(
+            {
+                "position": i - 1.0,
+                "label": label,
+                "eigenvalues": [top / 2**k for k in range(7)] + [-0.001],
+                "slice": [0.006 + top * x * x / 2 for x in distances],
+                "predictions": [[0.9912341 + change, 0.0087659], [0.25, 0.75]],
+                "change": change,
+            }
+        )
+    return {
+        "stops": stops,
+        "distances": distances,
+        "outputs": ["cat", "dog"],
+        "examples": 1437,
+        "kind": "probabilities",
+    }

@@ -1,0 +1,172 @@
+"""The page of an audit: what it says, and that nothing in it can break out of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+
+import pytest
+
+import reports
+from spiritlevel.report import audit_page
+
+
+def page(audit: dict, journey: dict | None = None) -> str:
+    return audit_page(audit, journey, title="Audit of a net")
+
+
+def text(source: str) -> str:
+    """The page as it is read: without styles, scripts and tags."""
+    bare = re.sub(r"<(style|script).*?</\1>", "", source, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
+
+
+def cells(source: str, name: str) -> str:
+    """The row of a measure, as it is read."""
+    found = re.search(rf'<tr role="row" data-name="{name}">.*?</tr>', source, flags=re.DOTALL)
+    assert found, name
+    return text(found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("loss", "loss 0.00628816 – 0.006288 ✓ invariant"),
+        (
+            "hessian_spectral",
+            "spectral norm 2.04829 ± 2.4e-06 1.3625 ■ proved, ≥ 1.3623 3.103e+06 "
+            "≠ moved x 2.28e+06",
+        ),
+        (
+            "hessian_frobenius",
+            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget 2.2904 □ found "
+            "4.309e+06 ≠ moved x 2.28e+06",
+        ),
+        ("gradient_norm", "gradient norm 0.00641230 – 0.006412 ○ did not move here"),
+        ("fisher_rao", "Fisher-Rao norm 0.886000 – 0.8860 ✗ invariant"),
+    ],
+)
+def test_a_row_shows_value_error_bound_and_verdict(name: str, shown: str) -> None:
+    assert cells(page(reports.audit()), name) == shown
+
+
+def test_the_verdict_comes_first_with_its_numbers() -> None:
+    seen = text(page(reports.audit(), reports.journey()))
+    order = [
+        "Audit of a net",
+        "Two of five measures moved while no prediction changed.",
+        "Largest change of any prediction 7e-08 of the largest prediction, on 1,437 examples",
+        "Largest factor a measure moved × 2.28e+06 the spectral norm",
+        "Least spectral norm on the orbit 1.3625 proved: nothing on the orbit is below 1.3623",
+        "The measures",
+        "Along the orbit",
+        "The certificate",
+        "sharpened ✓ exact 5e-08 3e-06",
+        "48 independent rescalings of the parameters change no prediction. hidden 48",
+        "gelu in act 0.weight, 1.weight, 2.weight, 3.weight, 4.weight, 5.weight and 2 more",
+        "How to read this",
+        "seed 7",
+        "products 512 seconds 8.2 spiritlevel 0.1.0 torch 2.13.0",
+    ]
+    assert [words for words in order if words not in seen] == []
+    places = [seen.index(words) for words in order]
+    assert places == sorted(places)
+
+
+def test_a_bound_is_rounded_down_and_never_up() -> None:
+    data = reports.audit()
+    for bound, shown in [(1.99999, "1.9999"), (-1.23451, "-1.2346"), (3103999.0, "3.1039e+6")]:
+        data["rows"][1]["infimum"]["lower_bound"] = bound
+        assert f"≥ {shown} " in cells(page(data), "hessian_spectral")
+
+
+def test_infinite_factors_and_zeros() -> None:
+    data = reports.audit()
+    data["rows"][1] |= {
+        "factor": math.inf,
+        "largest": math.inf,
+        "infimum": {"value": 0.0, "lower_bound": 0.0, "proved": True},
+    }
+    seen = text(page(data))
+    assert "Largest factor a measure moved × ∞" in seen
+    assert "Least spectral norm on the orbit 0 proved: nothing on the orbit is below 0" in seen
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    data, walk = reports.audit(), reports.journey()
+    data["rows"][0] |= {"title": f"loss {evil}", "name": '"><b>', "verdict": evil}
+    data["provenance"]["notes"] = [f"note {evil}"]
+    data["group"]["blocked"][0]["by"] = evil
+    data["headline"] = evil
+    walk["outputs"] = [evil, "</script>"]
+    source = audit_page(data, walk, title=evil)
+    assert "<script>alert" not in source
+    assert source.count("</script>") == 3  # the theme, the data, the figure
+    assert f"note {evil}" in html.unescape(source)
+    data = re.search(r'id="journey">(.*?)</script>', source)
+    assert data
+    assert json.loads(data[1])["outputs"] == [evil, "</script>"]
+
+
+def test_a_loss_that_overflows_is_still_json() -> None:
+    walk = reports.journey()
+    walk["stops"][-1]["slice"][0] = math.inf
+    data = re.search(r'id="journey">(.*?)</script>', page(reports.audit(), walk))
+    assert data
+    assert json.loads(data[1], parse_constant=pytest.fail)["stops"][-1]["slice"][0] is None
+
+
+def test_the_file_needs_nothing_else() -> None:
+    source = page(reports.audit(), reports.journey())
+    assert "http://" not in source
+    assert "https://" not in source
+    assert not re.search(r"<(link|img|iframe)\b|\bsrc=|@import|url\(|\bimport\b.*from", source)
+    assert "default-src 'none'" in source
+
+
+def test_without_a_journey_the_page_says_why_there_is_no_figure() -> None:
+    data = reports.audit()
+    data["group"] = {"dim": 0, "kinds": {}, "blocked": []}
+    data["certificates"] = {}
+    data["rows"] = data["rows"][:1]
+    data["rows"][0]["values"].pop("sharpened")
+    source = page(data)
+    seen = text(source)
+    assert "this network has no rescaling that keeps its predictions" in seen
+    assert "There is one point only" in seen
+    assert "No rescaling of the parameters keeps the predictions." in seen
+    assert 'id="stop"' not in source
+    assert "Largest factor" not in seen
+
+
+def test_an_interrupted_audit_and_its_notes_are_told() -> None:
+    data = reports.audit()
+    assert "Interrupted" not in page(data)
+    data["provenance"] |= {"interrupted": "3 of 8 measures were done", "notes": ["not moved: why"]}
+    seen = text(page(data))
+    assert "Interrupted: 3 of 8 measures were done" in seen
+    assert "Notes not moved: why" in seen
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("exact", "the same up to rounding"),
+        ("approximate", "what the eps of a norm does"),
+        ("refuted", "They are not the same"),
+    ],
+)
+def test_the_weakest_certificate_counts(verdict: str, words: str) -> None:
+    data = reports.audit()
+    data["certificates"]["sharpened"]["verdict"] = verdict
+    assert words in text(page(data))
+
+
+def test_predictions_that_are_identical_are_called_so() -> None:
+    data = reports.audit()
+    for certificate in data["certificates"].values():
+        certificate |= {"relative": 0.0, "absolute": 0.0}
+    assert "Largest change of any prediction 0 identical bit for bit" in text(page(data))

@@ -1,0 +1,156 @@
+"""The page of an audit in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+
+import reports
+from spiritlevel.report import audit_page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        assert not os.environ.get("CI_CHROMIUM"), "CI must test the report in Chromium"
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the report lies."""
+    path: Path = tmp_path_factory.mktemp("report") / "audit.html"
+    page = audit_page(reports.audit(), reports.journey(), title="Audit of a net")
+    path.write_text(page, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def page(browser: Browser, report: str) -> Iterator[Page]:
+    """The report, opened; at the end nothing was fetched and nothing went wrong."""
+    page = browser.new_page(color_scheme="light")
+    fetched: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(report)
+    yield page
+    page.close()
+    assert set(fetched) == {report}
+    assert wrong == []
+
+
+def numbers(page: Page) -> list[str]:
+    return page.locator("#predictions dd").all_inner_texts()
+
+
+def heights(page: Page) -> list[float]:
+    marks = page.locator("#spectrum .dot").all()
+    return [float(mark.get_attribute("cy") or "nan") for mark in marks]
+
+
+def test_it_starts_here(page: Page) -> None:
+    assert page.locator("#stop").input_value() == "1"
+    assert page.locator("#readout").inner_text() == (
+        "Stop 2 of 5, here. The weights as they were given. Largest change of any prediction: 0."
+    )
+    assert page.locator("#top").inner_text() == "6.000"
+    assert numbers(page) == ["0.991234", "0.008766", "0.750000", "0.250000"]
+
+
+def test_the_keyboard_moves_the_spectrum_and_not_the_predictions(page: Page) -> None:
+    slider = page.locator("#stop")
+    slider.press("Home")
+    tops, dots, curves, shown = [], [], [], []
+    for _ in range(5):
+        tops.append(page.locator("#top").inner_text())
+        dots.append(heights(page)[0])
+        curves.append(page.locator("#slice .curve").get_attribute("d"))
+        shown.append(numbers(page))
+        slider.press("ArrowRight")
+    assert tops == ["1.500", "6.000", "24.00", "96.00", "384.0"]
+    assert all(after < before for before, after in pairwise(dots))
+    assert len(set(curves)) == 5
+    assert shown == [shown[0]] * 5
+    assert page.locator("#change").inner_text() == "3e-08"
+    assert page.locator("#readout").get_attribute("aria-live") == "polite"
+    assert page.locator("#readout").inner_text() == (
+        "Stop 5 of 5, sharpened. The minimum is 64.00 times as sharp as here. "
+        "Largest change of any prediction: 3e-08."
+    )
+    assert slider.get_attribute("aria-valuetext") == "Stop 5 of 5, sharpened"
+
+
+def test_the_predictions_shown_are_those_of_the_stop(browser: Browser, tmp_path: Path) -> None:
+    """The panel would show a change if there were one."""
+    walk = reports.journey()
+    walk["stops"][-1]["predictions"][0] = [0.5, 0.5]
+    path = tmp_path / "audit.html"
+    path.write_text(audit_page(reports.audit(), walk, title="changed"), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.locator("#stop").press("End")
+    assert numbers(page)[:2] == ["0.500000", "0.500000"]
+    page.close()
+
+
+def test_named_stops_are_buttons(page: Page) -> None:
+    page.get_by_role("button", name="sharpened").click()
+    assert page.locator("#stop").input_value() == "4"
+    page.get_by_role("button", name="balanced").click()
+    assert page.locator("#top").inner_text() == "1.500"
+
+
+def test_play_walks_to_the_end_and_begins_again(page: Page) -> None:
+    page.clock.install()
+    play = page.locator("#play")
+    play.click()
+    assert play.get_attribute("aria-pressed") == "true"
+    page.clock.run_for(10_000)
+    assert page.locator("#stop").input_value() == "4"
+    assert play.get_attribute("aria-pressed") == "false"
+    play.click()
+    assert page.locator("#stop").input_value() == "0"
+    page.clock.run_for(1_000)
+    play.click()
+    page.clock.run_for(10_000)
+    assert page.locator("#stop").input_value() == "1"
+
+
+@pytest.mark.parametrize("width", [390, 320, 800])
+def test_no_width_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size(ViewportSize(width=width, height=844))
+    page.locator("summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#stop").press("End")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_by_the_system_and_by_hand(page: Page) -> None:
+    def background() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light = background()
+    page.emulate_media(color_scheme="dark")
+    dark = background()
+    assert dark != light
+    page.locator("#theme").click()
+    assert background() == light
+    page.reload()
+    assert background() == light  # remembered
+    page.locator("#theme").click()
+    assert background() == dark
