@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 from dataclasses import replace
@@ -16,9 +17,16 @@ import spiritlevel as sl
 from architectures import mlp, randomized
 from cases import labels, randn
 from spiritlevel import auditing as module
+from spiritlevel.audited import times
 from spiritlevel.curvature import fisher
 from spiritlevel.estimate import Estimate
-from spiritlevel.measures.registry import MEASURES, Measure
+from spiritlevel.journey import journey
+from spiritlevel.measures.base import Measure
+from spiritlevel.measures.registry import MEASURES
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def net() -> nn.Module:
@@ -38,25 +46,47 @@ def audited() -> sl.Audit:
 
 def test_what_moves_and_what_does_not() -> None:
     found = audited()
-    for name in ("hessian_spectral", "hessian_trace", "hessian_frobenius"):
+    for name in ("hessian_spectral", "hessian_trace", "hessian_frobenius", "keskar"):
         row = found[name]
         assert row.moved
-        assert row.factor > 1e3
-        assert row.text == f"moved x {row.factor:.3g} with identical predictions"
-        assert list(row.values) == ["here", "balanced", "moved", "sharpened"]
-    for name in ("loss", "fisher_rao", "adaptive_spectral", "orbit_trace", "orbit_spectral"):
+        assert row.factor > 100
+        assert row.text == f"moved x {times(row.factor)} with identical predictions"
+        assert {"here", "balanced", "sharpened"} <= set(row.values)
+        assert row.infimum.value <= row.here.value <= row.largest
+    still = ("loss", "fisher_rao", "adaptive_spectral", "path_norm", "orbit_trace")
+    for name in (*still, "orbit_spectral"):
         assert found[name].text == "invariant"
+        assert "moved" in found[name].values
         assert found[name].factor == pytest.approx(1.0, abs=5e-3)
+    layer = found["layer_minimum"]
+    assert layer.text == f"moved x {times(layer.factor)} by units, not by layers"
+    assert layer.values["sharpened"].value == pytest.approx(layer.here.value, rel=1e-9)
     assert all(c.verdict == "exact" for c in found.certificates.values())
     assert found.worst <= 1e-12
     assert float(found["hessian_spectral"].values["sharpened"]) >= 1e6 * (1 - 1e-3)
 
 
+def test_factors_in_words() -> None:
+    assert [times(f) for f in (1.5, 15.04, 435.9, 43596.0, 2.29e6)] == [
+        "1.5", "15", "436", "43596", "2.3e+06",
+    ]  # fmt: skip
+
+
 def test_values_are_those_of_the_points() -> None:
     objective, found = small(), audited()
-    twin = found.group.apply(objective, found.group.random(0, 1.0))
-    top = float(torch.linalg.eigvalsh(sl.hessian(twin).dense()).abs().max())
-    assert float(found["hessian_spectral"].values["moved"]) == pytest.approx(top, rel=2e-3)
+    for point in ("balanced", "flattest", "sharpened"):
+        twin = found.group.apply(objective, found.elements[point])
+        values = torch.linalg.eigvalsh(sl.hessian(twin).dense())
+        top = float(values.abs().max())
+        assert float(found["hessian_spectral"].values[point]) == pytest.approx(top, rel=2e-2)
+        if point != "flattest":
+            trace = found["hessian_trace"].values[point]
+            assert abs(trace.value - float(values.sum())) <= 4 * trace.error
+    dense = sl.ggn(objective).dense()
+    least = found["hessian_trace"].infimum
+    assert least.proved
+    assert least.lower_bound == pytest.approx(least.value, rel=1e-9)
+    assert least.value < float(dense.trace())  # of a rectified net, the trace of the Hessian too
     theta = objective.vector
     norm = float((theta @ fisher(objective, "true").dense() @ theta).sqrt())  # cross-entropy
     assert float(found["fisher_rao"].here) == pytest.approx(norm, rel=1e-9)
@@ -69,34 +99,50 @@ def test_the_same_seed_gives_the_same_audit() -> None:
     again, first = sl.audit(small()).to_dict(), audited().to_dict()
     for report in (again, first):
         report["provenance"].pop("seconds")
+        report["provenance"].pop("seconds_for_points")
         for row in report["rows"]:
-            for value in row["values"].values():
+            for value in (row["here"], *row["values"].values()):
                 value.pop("seconds")
     assert again == first
 
 
 def test_it_prints_and_writes_itself(tmp_path: Path) -> None:
     text = str(audited())
-    assert "one network: predictions are" in text
-    assert "13 rescalings (13 hidden)" in text
-    assert "spectral norm" in text
+    assert "on 30 examples and on random inputs, at 4 points along 13 rescalings" in flat(text)
+    assert "while no prediction did; the sharpness that is left is" in flat(text)
     audited().to_json(tmp_path / "audit.json")
     data = json.loads((tmp_path / "audit.json").read_text())
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert data["group"]["dim"] == 13
+    assert data["rows"][1]["infimum"].keys() == {"value", "lower_bound", "proved"}
+    with (tmp_path / "audit.csv").open("w") as file:
+        file.write(audited().to_csv())
+    with (tmp_path / "audit.csv").open(newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(module.DEFAULT)
+    assert float(rows["hessian_spectral"]["here"]) == audited()["hessian_spectral"].here.value
+    assert rows["orbit_trace"]["verdict"] == "invariant"
+    assert rows["orbit_trace"]["proved"] == "True"
     assert {row["name"] for row in data["rows"]} == set(module.DEFAULT)
     with pytest.raises(sl.SpiritlevelError, match="no row 'x'; there are: loss"):
         audited()["x"]
 
 
 def test_a_measure_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    liar = Measure(lambda i: Estimate(float(i.objective.vector.norm())), "liar", invariant=True)
+    liar = Measure(
+        lambda i: Estimate(float(i.objective.vector.norm())), "liar", invariances=("unit",)
+    )
     monkeypatch.setitem(MEASURES, "liar", liar)
     row = sl.audit(small(), ["liar"])["liar"]
     assert row.text == "declared invariant but moved: a bug"
-    honest = replace(liar, invariant=False)
+    honest = replace(liar, invariances=())
     monkeypatch.setitem(MEASURES, "liar", honest)
     assert sl.audit(small(), ["liar"])["liar"].text.startswith("moved x ")
+    by_layers = replace(liar, invariances=("layer",))
+    monkeypatch.setitem(MEASURES, "liar", by_layers)
+    found = sl.audit(small(), ["liar"])
+    assert found["liar"].text == "declared invariant by layers but moved: a bug"
+    assert found.headline == "A measure that promises to be invariant moved: a bug."
 
 
 def test_a_wrong_symmetry_stops_the_audit() -> None:
@@ -112,7 +158,7 @@ def test_a_network_without_symmetries_has_nothing_to_move() -> None:
     objective = sl.Objective(randomized(mlp(nn.GELU)), data, F.cross_entropy)
     found = sl.audit(objective, ["loss", "hessian_spectral"])
     assert found["hessian_spectral"].text == "did not move here"
-    assert "no rescaling that keeps its predictions" in str(found)
+    assert "No rescaling keeps the predictions of this network" in str(found)
     assert "gelu in 1" in str(found)
 
 
@@ -124,13 +170,13 @@ def test_what_an_objective_does_not_have_is_said() -> None:
 
     objective = sl.Objective(randomized(net()), (randn(30, 6), labels(30)), loss)
     found = sl.audit(objective)
-    assert [row.name for row in found.rows] == [
-        "loss", "hessian_spectral", "hessian_trace", "hessian_frobenius", "adaptive_spectral",
-    ]  # fmt: skip
+    missing = {"layer_minimum", "fisher_rao", "orbit_trace", "orbit_spectral"}
+    assert {row.name for row in found.rows} == set(module.DEFAULT) - missing
     assert list(found["loss"].values) == ["here", "moved", "sharpened"]
-    notes = [note.split(":")[0] for note in found.provenance["notes"]]
-    assert notes == ["not balanced", "no fisher_rao", "no orbit_trace", "no orbit_spectral"]
-    assert "no orbit_trace: the exact diagonal needs a loss" in " ".join(str(found).split())
+    notes = {note.split(":")[0] for note in found.provenance["notes"]}
+    assert notes == {"not balanced", "not flattest", *(f"no {name}" for name in missing)}
+    assert "no orbit_trace: the exact diagonal needs a loss" in flat(str(found))
+    assert not found["hessian_trace"].infimum.proved
 
 
 def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +186,7 @@ def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
             i.objective.value() * (1 + 1e-3 * float(i.objective.vector.norm().log()))
         ),
         "creeping",
-        invariant=True,
+        invariances=("unit",),
     )
     monkeypatch.setitem(MEASURES, "creeping", creeping)
     row = sl.audit(small(), ["creeping"])["creeping"]
@@ -155,3 +201,54 @@ def test_bad_arguments() -> None:
         sl.audit(small(), strength=0)
     with pytest.raises(sl.SpiritlevelError, match="layer_traces is several numbers"):
         sl.audit(small(), ["layer_traces"])
+
+
+def test_an_interruption_keeps_the_rows_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: object) -> Estimate:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MEASURES, "stop", Measure(stop, "stop"))
+    found = sl.audit(small(), ["loss", "path_norm", "stop", "fisher_rao"])
+    assert [row.name for row in found.rows] == ["loss", "path_norm"]
+    assert found.provenance["interrupted"] == "2 of 4 rows were done"
+    assert "interrupted: 2 of 4 rows were done" in str(found)
+    with pytest.raises(KeyboardInterrupt):
+        sl.audit(small(), ["stop", "loss"])
+
+
+def test_what_an_eps_breaks_is_approximately_invariant() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    objective = sl.Objective(net, (randn(30, 6), labels(30)), F.cross_entropy)
+    group = sl.symmetries(objective, eps="approximate")
+    assert group.norms
+    found = sl.audit(objective, ["loss", "hessian_spectral"], group=group, strength=0.3)
+    assert any(c.verdict == "approximate" for c in found.certificates.values())
+    text = found["loss"].text
+    assert text.startswith("approximately invariant (eps of norms, ")
+
+
+def test_the_way_along_the_orbit() -> None:
+    found = journey(audited())
+    assert found is not None
+    assert [s.label for s in found.stops if s.label] == ["balanced", "here", "sharpened"]
+    here = next(s for s in found.stops if s.label == "here")
+    values = torch.linalg.eigvalsh(sl.hessian(small()).dense()).flip(0)
+    assert here.eigenvalues == pytest.approx(values[:8].tolist(), rel=2e-2)
+    assert here.slice[len(here.slice) // 2] == pytest.approx(small().value(), rel=1e-12)
+    probabilities = small().predictions().softmax(1)
+    for stop in found.stops:
+        assert stop.change < 1e-12
+        assert torch.allclose(torch.tensor(stop.predictions).double(), probabilities[:5])
+    assert found.stops[-1].eigenvalues[0] >= 1e6 * (1 - 1e-2)
+    assert found.stops[0].eigenvalues[0] < found.stops[-1].eigenvalues[0]
+
+
+def test_the_report_is_written(tmp_path: Path) -> None:
+    page = sl.write_report(audited(), tmp_path / "report.html").read_text()
+    assert audited().headline in page
+    assert "Along the orbit" in page
+    data = (randn(12, 64), labels(12, classes=10))
+    still = sl.Objective(randomized(mlp(nn.GELU)), data, F.cross_entropy)
+    page = sl.write_report(sl.audit(still, ["loss"]), tmp_path / "still.html").read_text()
+    assert "there is nothing to move" in page

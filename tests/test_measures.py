@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,7 +120,7 @@ def test_an_interruption_keeps_the_rows_that_are_done(
         raise KeyboardInterrupt
 
     entry = sl.MEASURES["hessian_trace"]
-    monkeypatch.setitem(sl.MEASURES, "hessian_trace", type(entry)(stop, "trace"))
+    monkeypatch.setitem(sl.MEASURES, "hessian_trace", replace(entry, function=stop))
     table = sl.measure(objective)
     assert [row.name for row in table][-1] == "lambda_min"
     assert table.footer["interrupted"] == "5 rows were done"

@@ -66,10 +66,10 @@ class Row:
         elif not moved:
             text = "did not move here"
         else:
-            text = f"moved x {factor:.2g} with identical predictions"
+            text = f"moved x {times(factor)} with identical predictions"
             if measure.promises("layer"):
                 layers = [e for p, e in values.items() if p in ("here", "sharpened")]
-                text = f"moved x {factor:.2g} by units, not by layers"
+                text = f"moved x {times(factor)} by units, not by layers"
                 if differ(layers, alike):
                     text = "declared invariant by layers but moved: a bug"
         return cls(
@@ -112,7 +112,7 @@ class Row:
         if self.bug or not self.moved:
             return self.text
         if self.text.endswith("not by layers"):
-            return f"x {self.factor:.2g} by units"
+            return f"x {times(self.factor)} by units"
         return self.text.removesuffix(" with identical predictions")
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,11 +169,11 @@ class Audit:
         if not moved:
             return "Nothing that was measured moves along the rescalings of this network."
         far = max(moved, key=lambda row: row.factor)
-        text = f"{far.title} moved x {far.factor:.2g} while no prediction did"
+        text = f"The {far.title} moved by a factor of {times(far.factor)} while no prediction did"
         still = [row for row in self.rows if row.name == "orbit_spectral"]
         if still:
-            text += f"; what is left of sharpness is {digits(still[0].here.value)}"
-        return text[0].upper() + text[1:] + "."
+            text += f"; the sharpness that is left is {digits(still[0].here.value)}"
+        return text + "."
 
     def __str__(self) -> str:
         return plain(self.__rich__())
@@ -259,6 +259,13 @@ def spread(values: Any) -> float:
     if min(sizes) == 0:
         return math.inf if max(sizes) else 1.0
     return max(sizes) / min(sizes)
+
+
+def times(factor: float) -> str:
+    """A factor, as roughly as it is spoken of."""
+    if factor < 100:
+        return f"{factor:.2g}"
+    return f"{factor:.0f}" if factor < 1e5 else f"{factor:.1e}"
 
 
 def digits(value: float) -> str:

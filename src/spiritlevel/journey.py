@@ -18,7 +18,7 @@ from spiritlevel.progress import bar
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import eigenpairs
 
-EXAMPLES = 1000  # a picture needs no more
+EXAMPLES = 2000  # a picture needs no more
 SHOWN = 5  # examples whose predictions are shown
 OUTPUTS = 12
 EIGENVALUES = 8

@@ -1,0 +1,113 @@
+"""What every measure must do: the same checks for each entry of the registry."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spiritlevel as sl
+from cases import labels, randn
+from spiritlevel.audited import differ
+from spiritlevel.estimate import Estimate, Status
+from spiritlevel.measures.base import Measure
+from spiritlevel.measures.instruments import Instruments
+
+SEEDS = (0, 1, 2)
+# float64: what rounding and the stopping of iterations may do to an invariant value
+STILL = 1e-5
+
+
+@functools.cache
+def trained() -> nn.Sequential:
+    """A small rectified net near a minimum."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
+    net = net.double()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.cross_entropy(net(data()[0]), data()[1]).backward()
+        optimizer.step()
+    return net
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    return randn(40, 5), labels(40)
+
+
+def objective(microbatch: int = 40) -> sl.Objective:
+    return sl.Objective(trained(), data(), F.cross_entropy, microbatch=microbatch)
+
+
+def estimates(measure: Measure, point: sl.Objective, seed: int = 0) -> list[Estimate]:
+    found = measure.function(Instruments(point, seed=seed, compile=False))
+    return [found] if isinstance(found, Estimate) else list(found.values())
+
+
+def values(measure: Measure, point: sl.Objective, seed: int = 0) -> list[float]:
+    return [e.value for e in estimates(measure, point, seed)]
+
+
+def check(measure: Measure) -> None:
+    """All of it."""
+    assert measure.title
+    assert measure.family
+    assert measure.cost
+    _is_deterministic(measure)
+    _leaves_no_trace(measure)
+    _does_not_see_batches(measure)
+    _is_honest(measure)
+    _keeps_its_promises(measure)
+
+
+def _is_deterministic(measure: Measure) -> None:
+    assert values(measure, objective()) == values(measure, objective())
+
+
+def _leaves_no_trace(measure: Measure) -> None:
+    point = objective()
+    before, state = point.vector.clone(), torch.get_rng_state()
+    weights = [p.detach().clone() for p in trained().parameters()]
+    values(measure, point)
+    assert torch.equal(point.vector, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(p, w) for p, w in zip(trained().parameters(), weights, strict=True))
+
+
+def _does_not_see_batches(measure: Measure) -> None:
+    whole, split = values(measure, objective()), values(measure, objective(16))
+    for a, b in zip(whole, split, strict=True):
+        assert math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def _is_honest(measure: Measure) -> None:
+    for e in estimates(measure, objective()):
+        assert math.isfinite(e.value)
+        assert e.seconds >= 0
+        assert e.converged or e.remedy
+        if e.status is Status.EXACT:
+            assert e.error == 0
+
+
+def _moved(measure: Measure, group: sl.Group) -> Iterator[bool]:
+    base = objective()
+    here = estimates(measure, base)
+    for seed in SEEDS:
+        there = estimates(measure, group.apply(base, group.random(seed, 1.0)))
+        yield any(
+            differ((a, b), STILL) and abs(a.value - b.value) > STILL * abs(a.value)
+            for a, b in zip(here, there, strict=True)
+        )
+
+
+def _keeps_its_promises(measure: Measure) -> None:
+    """What declares an invariance and moves fails; so does what declares none and stays."""
+    group = sl.symmetries(objective())
+    layers, units = any(_moved(measure, group.layerwise())), any(_moved(measure, group))
+    assert layers == (not measure.promises("layer")), "layers"
+    assert units == (not measure.promises("unit")), "units"
