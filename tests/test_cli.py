@@ -16,43 +16,10 @@ from spiritlevel.cli import app
 from spiritlevel.default import digits, trained_net
 from spiritlevel.module import load_weights
 
-MINE = """
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-import spiritlevel as sl
-
-def net():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
-
-def noisy():
-    return torch.nn.Sequential(net(), torch.nn.Dropout(0.5))
-
-def data():
-    g = torch.Generator().manual_seed(1)
-    x, y = torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g)
-    return DataLoader(TensorDataset(x, y), batch_size=8)
-
-def objective():
-    return sl.Objective(net(), data(), torch.nn.functional.cross_entropy)
-
-def my_loss(model, batch):
-    return model(batch[0]).square().sum(), len(batch[0])
-"""
-
 
 def run(*words: str | Path) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["measure", *map(str, words)])
     return result.exit_code, " ".join((result.stdout + result.stderr).split())
-
-
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
 
 
 def test_the_default_is_close_to_a_minimum_and_classifies(tmp_path: Path) -> None:
@@ -109,7 +76,7 @@ def test_a_users_model_data_loss_and_weights(mine: Path) -> None:
             "no CUDA device is here; use --device cpu",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
         ),
-        (["--only", "loss", "--json", "no/such/folder.json"], "No such file or directory"),
+        (["--only", "loss", "--json", "no/such/folder.json"], "there is no folder no/such"),
         (["--model", "mine:net"], "--data is missing: give package.module:factory"),
         (["--model", "mine"], "--model is 'mine'; write it as package.module:name"),
         (["--model", "nowhere:net"], "--model: no module 'nowhere'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -141,6 +142,16 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "sign_flips": lambda m: symmetry.sign_flips(objective(m)),
     "audit": lambda m: sl.audit(objective(m), ["hessian_spectral", "fisher_rao"]),
     "Audit": lambda m: str(sl.audit(objective(m), ["loss"])),
+    "compare": lambda m: sl.compare({"a": objective(m), "b": objective(m)}, ["hessian_trace"]),
+    "Comparison": lambda m: str(sl.compare({"a": objective(m), "b": objective(m)}, ["loss"])),
+    "write_report": lambda m: sl.write_report(sl.audit(objective(m), ["loss"]), os.devnull),
+    "worst_in_ball": lambda m: sl.worst_in_ball(objective(m)),
+    "noise and boxes": lambda m: sl.measure(
+        objective(m), ["expected_sharpness", "keskar", "keskar_subspace", "relative_flatness"]
+    ),
+    "supremum": lambda m: sl.orbit.supremum(objective(m), target=1e3),
+    "search": lambda m: sl.orbit.search(objective(m), None, lambda o: o.vector.norm()),
+    "least Frobenius norm": lambda m: sl.orbit.minimum(objective(m), norm="frobenius"),
     "orbit": lambda m: sl.orbit.minimum(objective(m), norm="trace"),
     "orbit, spectral": lambda m: sl.orbit.minimum(objective(m), operator="hessian"),
     "sharpen": lambda m: sl.sharpen(objective(m), target=1e3),
@@ -202,7 +213,7 @@ def test_failures_leave_no_trace(name: str) -> None:
 
 
 def test_every_public_function_is_tried() -> None:
-    data = {"Estimate", "Status", "SpiritlevelError", "MEASURES", "__version__"}
+    data = {"Estimate", "Status", "SpiritlevelError", "MEASURES", "__version__", "register"}
     assert set(sl.__all__) - data <= set(CALLS)
 
 
