@@ -27,7 +27,7 @@ class InfiniteVolume:
     """Disjoint boxes of one connected set on which L < L(theta) + epsilon, as many as one likes.
 
     The first box is theta +- `radius`; box k is its image under a rescaling by alpha^k. `intervals`
-    hold the largest weight of the scaled block in each box: they are disjoint, and so are the boxes.
+    hold the largest weight of the scaled block in each box; where they are disjoint the boxes are.
     `log_volumes` are those of the boxes, `log_totals` those of all boxes so far. `proof` says
     how the first box is known to lie in the set: "interval bounds", or "sampled corners" only.
     `corners` are the largest losses among the corners that were sampled of each box; `path_gap`
@@ -54,7 +54,7 @@ class InfiniteVolume:
 
     @property
     def inside(self) -> bool:
-        """Whether all corners that were looked at lie in the set, and the path between boxes too."""
+        """Whether all corners that were looked at lie in the set, and the path between boxes."""
         return max(self.corners) < self.value + self.epsilon and self.path_gap < self.epsilon
 
     @property
@@ -125,9 +125,9 @@ def infinite_volume(
 ) -> InfiniteVolume:
     """Disjoint boxes of the set around theta with L < L(theta) + epsilon, growing without end.
 
-    A box theta +- r inside, with r < R = |theta_1|_inf of a layer that can be scaled, and its images
-    by alpha^k. Along the rescaling the loss is constant, so all of them hang together, and the
-    volume of the set is infinite (Dinh et al., 2017, theorem 2). Computed in float64.
+    A box theta +- r inside, with r < R = |theta_1|_inf of a layer that can be scaled, and its
+    images by alpha^k. Along the rescaling the loss is constant, so all of them hang together, and
+    the volume of the set is infinite (Dinh et al., 2017, section 4.1). Computed in float64.
     """
     only_objectives(objective)
     if not epsilon > 0 or boxes < 2 or corners < 1:
@@ -183,7 +183,7 @@ def _direction(objective: Objective, layers: Group) -> _Direction:
     if not found:
         reasons = ", ".join(dict.fromkeys(str(b) for b in layers.blocks)) or "no layer to scale"
         raise SpiritlevelError(
-            f"this model has no rescaling of a layer, so this construction does not apply ({reasons})"
+            f"this model has no rescaling of a layer: the construction does not apply ({reasons})"
         )
     return max(found, key=lambda d: d.growth)
 
