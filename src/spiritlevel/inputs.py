@@ -170,7 +170,7 @@ def _inputs(objective: Objective) -> Tensor:
     return torch.cat([_first(batch) for batch in objective.batches]).flatten(1)
 
 
-# Models of the inputs themselves ------------------------------------------------------------------
+# Models of the inputs themselves -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

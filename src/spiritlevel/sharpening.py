@@ -136,13 +136,18 @@ def sharpen(objective: Objective, *, target: float, group: Group | None = None) 
 
 @set_apart()
 def sharpen_many(
-    objective: Objective, *, target: float, group: Group | None = None
+    objective: Objective,
+    *,
+    target: float,
+    group: Group | None = None,
+    dense: Tensor | None = None,
 ) -> ManySharpened:
     """At least rank H - n of the eigenvalues above the target, n the size of what must absorb.
 
     With D^-2 >= beta^2 on all but n parameters, Horn's inequality gives that many eigenvalues
     >= beta^2 lambda_r (Dinh et al., 2017, supplement E). For a minimum: H has to be positive
-    semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again.
+    semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again. `dense` is
+    the Hessian itself, where it is known already.
     """
     _check_target(objective, target)
     if objective.size > DENSE:
@@ -152,9 +157,7 @@ def sharpen_many(
         )
     layers = _layers(objective, group)
     exact = objective.to(torch.float64)
-    dense = hessian(exact, compile=False) @ torch.eye(
-        exact.size, dtype=torch.float64, device=exact.device
-    )
+    dense = hessian(exact, compile=False).dense() if dense is None else dense
     dense = ((dense + dense.T) / 2).cpu()
     spectrum = torch.linalg.eigvalsh(dense)
     positive = spectrum[spectrum > RANK_TOLERANCE * spectrum.abs().max()]

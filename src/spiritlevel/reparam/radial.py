@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
 
-NEWTON = 80
+NEWTON = 40
 
 
 @dataclass(frozen=True, eq=False)
