@@ -175,7 +175,7 @@ def sharpen_many(
         twin,
         layers.verify(exact, twin).require(),
         values,
-        int((values > target).sum()),
+        count_above(dense, d, target),
         max(len(positive) - absorbed, 0),
         len(positive),
         t,
@@ -219,6 +219,18 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
         reached,
         t,
     )
+
+
+def count_above(dense: Tensor, factors: Tensor, target: float) -> int:
+    """How many eigenvalues of D^-1 H D^-1 exceed the target M, for D of any range.
+
+    As many as H - M D^2 has positive ones, since congruent matrices have one signature (Sylvester).
+    Rows are scaled down where M D^2 is large, so that nothing drowns in the rounding of D^-1.
+    """
+    weights = math.sqrt(target) * factors.double()
+    shrink = 1 / weights.clamp(min=1.0)
+    shifted = dense.double() * torch.outer(shrink, shrink) - (weights * shrink).square().diag()
+    return int((torch.linalg.eigvalsh(shifted) > 0).sum())
 
 
 def _check_target(objective: Objective, target: float) -> None:

@@ -214,7 +214,7 @@ def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Outcome:
 
 def draw_every_order(found: dict[tuple[int, ...], Reranked]) -> str:
     before = [e.value for e in next(iter(found.values())).before]
-    after = {" < ".join(map(str, o)): [e.value for e in r.after] for o, r in found.items()}
+    after = {"<".join(map(str, o)): [e.value for e in r.after] for o, r in found.items()}
     return figures.rankings(before, after)
 
 
@@ -231,7 +231,7 @@ def input_representation(setting: Setting) -> Witness:
     return {
         "truth": MultivariateNormal(0 * one[0], one),
         "models": models,
-        "representation": affine(0 * one[0], torch.tensor([0.2, 3.0]).double()),
+        "representation": affine(0 * one[0], torch.tensor([0.5, 1.6]).double()),
         # twins have the same input gradients: only different functions can be re-ranked
         "nets": tuple(setting.minima[:2]) if setting.given is None else (),
         "opposed": opposing(*setting.minima[:2]) if setting.given is None else (),
@@ -269,14 +269,17 @@ def draw_inputs(
     best = [
         {s: ranking.best(c, represented=after) for c, s in short.items()} for after in (False, True)
     ]
-    ring = torch.linspace(0, 2 * math.pi, 60, dtype=torch.float64)
-    circles = torch.cat([r * torch.stack([ring.cos(), ring.sin()], dim=1) for r in (0.5, 1.0, 1.5)])
+    turn = torch.linspace(0, 2 * math.pi, 60, dtype=torch.float64)
+    circle = torch.stack([turn.cos(), turn.sin()], dim=1)
 
-    def cloud(see: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    def rings(see: Callable[[Tensor], Tensor]) -> dict[str, Any]:
         named = {"truth": truth, **models}
-        return {label: see(circles + m.mean).numpy() for label, m in named.items()}
+        return {
+            label: torch.stack([see(r * circle + m.mean) for r in (0.7, 1.4)]).numpy()
+            for label, m in named.items()
+        }
 
-    return figures.representations([cloud(lambda x: x), cloud(representation.forward)], best)
+    return figures.representations([rings(lambda x: x), rings(representation.forward)], best)
 
 
 COORDINATES = {

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 BLUE, ORANGE, GREEN, GREY = "#3f83d6", "#e07b39", "#2f9e74", "#8a8a8a"
 COLORS = (BLUE, ORANGE, GREEN)
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
@@ -31,7 +33,13 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.8,
 }
-Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Our settings while a figure is drawn; those of matplotlib are given back."""
+    with matplotlib.rc_context(STYLE):
+        yield
 
 
 class Sheet:
@@ -59,59 +67,7 @@ def note(axes: Axes, text: str, x: float, y: float, **options: Any) -> None:
     axes.text(x, y, text, transform=axes.transAxes, fontsize=9, **options)
 
 
-def log_log(axes: Axes, series: Series, x: str, y: str) -> None:
-    """Curves on two logarithmic axes, each named by a legend."""
-    for color, (label, (xs, ys)) in zip(COLORS, series.items(), strict=False):
-        axes.loglog(xs, ys, "o-", color=color, label=label, markersize=4)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(fontsize=9)
-
-
-def orbit_curve(
-    alphas: Sequence[float], norms: Sequence[float], lower_bound: float, here: float
-) -> str:
-    """The spectral norm along a rescaling: unbounded above, bounded below."""
-    sheet = Sheet("orbit", width=5.2)
-    axes = sheet.axes[0]
-    axes.loglog(alphas, norms, color=BLUE)
-    axes.axhline(lower_bound, color=ORANGE, linestyle="--")
-    axes.plot([1.0], [here], "o", color=GREEN)
-    axes.annotate(
-        "as trained",
-        (1.0, here),
-        xytext=(0, 10),
-        textcoords="offset points",
-        color=GREEN,
-        ha="center",
-    )
-    note(axes, f"no rescaling goes below {lower_bound:.3g}", 0.5, 0.07, color=ORANGE, ha="center")
-    axes.set_ylim(lower_bound / 3, None)
-    axes.set_xlabel("factor on one layer (its inverse on the next)")
-    axes.set_ylabel("largest eigenvalue")
-    return sheet.svg()
-
-
-def volumes(intervals: Sequence[tuple[float, float]], totals: Sequence[float]) -> str:
-    """Where the boxes lie, and the volume of all of them."""
-    sheet = Sheet("infinite_volume", 2)
-    left, right = sheet.axes
-    shown = min(len(intervals), 12)
-    for k, (low, high) in enumerate(intervals[:shown]):
-        # an interval of a small box would be a hair: a marker says where it is
-        left.plot([low, high], [k, k], color=BLUE, linewidth=6, solid_capstyle="butt")
-        left.plot([math.sqrt(low * high)], [k], "|", color=BLUE, markersize=10)
-    left.set_xscale("log")
-    left.set_xlabel("largest weight of the scaled layer")
-    left.set_ylabel("box k")
-    left.set_title("disjoint boxes, one function")
-    right.plot(range(1, len(totals) + 1), np.array(totals) / math.log(10), color=ORANGE)
-    right.set_xlabel("boxes")
-    right.set_ylabel("log10 of their volume")
-    right.set_title("the volume grows without end")
-    return sheet.svg()
-
-
+@styled()
 def three_wells(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     minima: Mapping[str, tuple[float, float, float]],
@@ -130,6 +86,7 @@ def three_wells(
     return sheet.svg()
 
 
+@styled()
 def radial_map(
     radii: Sequence[float],
     images: Sequence[float],
@@ -159,43 +116,7 @@ def radial_map(
     return sheet.svg()
 
 
-def rankings(before: Sequence[float], after: Mapping[str, Sequence[float]]) -> str:
-    """Spectral norms of the same minima as given and in each new order."""
-    sheet = Sheet("reranking", width=6.4)
-    axes = sheet.axes[0]
-    columns = {"as trained": before, **after}
-    for net, color in zip(range(len(before)), COLORS, strict=False):
-        heights = [norms[net] for norms in columns.values()]
-        axes.plot(range(1, len(columns)), heights[1:], "o", color=color, markersize=9)
-        axes.plot([0], heights[:1], "D", color=color, markersize=8, label=f"net {net}")
-    axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(columns)), list(columns))
-    axes.set_ylabel("spectral norm of the Hessian")
-    axes.set_xlabel("order asked for, flattest to sharpest")
-    axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return sheet.svg()
-
-
-def representations(
-    clouds: Sequence[Mapping[str, np.ndarray]], best: Sequence[Mapping[str, str]]
-) -> str:
-    """Draws of the truth and of two models, in x and in u, and who is better by what."""
-    sheet = Sheet("input_representation", 2, width=3.9, height=3.6)
-    for axes, cloud, winners, title in zip(
-        sheet.axes, clouds, best, ("in x", "in u = xi(x)"), strict=True
-    ):
-        for color, (label, points) in zip((GREY, BLUE, ORANGE), cloud.items(), strict=True):
-            axes.plot(points[:, 0], points[:, 1], ".", color=color, markersize=3, alpha=0.6)
-            axes.plot(*points.mean(0), "X", color=color, markersize=11, label=label)
-        axes.set_title(title)
-        axes.set_aspect("equal", adjustable="datalim")
-        lines = [f"{criterion}: {name}" for criterion, name in winners.items()]
-        axes.set_xlabel("nearer to the truth by\n" + "\n".join(lines))
-    sheet.axes[0].legend(fontsize=9, loc="upper left")
-    return sheet.svg()
-
-
+@styled()
 def zigzag(
     x: Sequence[float], y: Sequence[float], points: tuple[Sequence[float], Sequence[float]]
 ) -> str:
@@ -209,12 +130,14 @@ def zigzag(
     return sheet.svg()
 
 
+@styled()
 def twins(outputs: Mapping[str, np.ndarray], train: np.ndarray, titles: Sequence[str]) -> str:
     """What two nets of the same trace say on every input: training points apart."""
     sheet = Sheet("twins", 2, width=4.0)
     for axes, (label, values), title in zip(sheet.axes, outputs.items(), titles, strict=True):
         places = np.arange(len(values))
-        axes.plot(places[~train], values[~train], ".", color=BLUE, markersize=2.5, label="unseen")
+        some = places[~train][::4]  # enough to see
+        axes.plot(some, values[some], ".", color=BLUE, markersize=2.5, label="unseen")
         axes.plot(places[train], values[train], "o", color=ORANGE, markersize=4, label="training")
         axes.set_title(f"{label}: {title}")
         axes.set_xlabel("all inputs")
@@ -225,6 +148,7 @@ def twins(outputs: Mapping[str, np.ndarray], train: np.ndarray, titles: Sequence
     return sheet.svg()
 
 
+@styled()
 def distances(curves: Mapping[str, Sequence[float]]) -> str:
     """How far gradient descent is from a minimum, step by step."""
     sheet = Sheet("stability_edge", width=5.0)
@@ -245,25 +169,131 @@ def distances(curves: Mapping[str, Sequence[float]]) -> str:
     return sheet.svg()
 
 
-def loglog(name: str, series: Series, x: str, y: str, line: tuple[str, float] | None = None) -> str:
-    """Some curves on logarithmic axes, and a level."""
-    sheet = Sheet(name, width=5.0)
-    log_log(sheet.axes[0], series, x, y)
-    if line is not None:
-        sheet.axes[0].axhline(line[1], color=GREEN, linestyle="--", label=line[0])
-        sheet.axes[0].legend(fontsize=9)
+@styled()
+def orbit_curve(
+    alphas: Sequence[float], norms: Sequence[float], lower_bound: float, here: float
+) -> str:
+    """The spectral norm along a rescaling: unbounded above, bounded below."""
+    sheet = Sheet("orbit", width=5.2)
+    axes = sheet.axes[0]
+    axes.loglog(alphas, norms, color=BLUE)
+    axes.axhline(lower_bound, color=ORANGE, linestyle="--")
+    axes.plot([1.0], [here], "o", color=GREEN)
+    axes.text(1.0, here * 3, "as trained", color=GREEN, ha="center")
+    text = f"no rescaling of any unit goes below {lower_bound:.3g}"
+    axes.text(1.0, lower_bound / 1.4, text, color=ORANGE, ha="center", va="top")
+    axes.set_ylim(lower_bound / 5, None)
+    axes.set_xlabel("factor on one layer (its inverse on the next)")
+    axes.set_ylabel("largest eigenvalue")
     return sheet.svg()
 
 
-def spectra(before: np.ndarray, after: np.ndarray, target: float) -> str:
-    """Positive eigenvalues, largest first, before and after a rescaling."""
-    sheet = Sheet("deep_theorem", width=5.2)
+@styled()
+def volumes(intervals: Sequence[tuple[float, float]], totals: Sequence[float]) -> str:
+    """The boxes of a net of two weights, those of the network, and their volume."""
+    sheet = Sheet("infinite_volume", 3, width=3.4)
+    plane, left, right = sheet.axes
+    _hyperbola(plane)
+    shown = min(len(intervals), 12)
+    for k, (low, high) in enumerate(intervals[:shown]):
+        left.plot([low, high], [k, k], color=BLUE, linewidth=6, solid_capstyle="butt")
+        # the interval of a small box would be a hair: a marker says where it is
+        left.plot([math.sqrt(low * high)], [k], "|", color=BLUE, markersize=10)
+    left.set_xscale("log")
+    left.set_xlabel("largest weight of the layer")
+    left.set_ylabel("box k")
+    left.set_title("this network: disjoint boxes")
+    right.plot(range(1, len(totals) + 1), np.array(totals) / math.log(10), color=ORANGE)
+    right.set_xlabel("boxes")
+    right.set_ylabel("log10 of their volume")
+    right.set_title("volume without end")
+    return sheet.svg()
+
+
+def _hyperbola(axes: Axes) -> None:
+    """L = (w1 w2 - 1)^2: one function on each hyperbola, and boxes of one area along one."""
+    w = np.linspace(0.02, 3.4, 300)
+    first, second = np.meshgrid(w, w)
+    axes.contour(w, w, (first * second - 1) ** 2, [0.1, 0.5], colors=[GREY], linewidths=0.8)
+    axes.plot(w, 1 / w, color=GREEN, linewidth=1.2)
+    radius = 0.12
+    alpha = 2 * (1 + radius) / (1 - radius)
+    for k in (-1, 0, 1):
+        a, side = alpha**k, 2 * radius
+        corner = (a * (1 - radius), (1 - radius) / a)
+        axes.add_patch(Rectangle(corner, a * side, side / a, color=BLUE, alpha=0.6))
+    axes.set_xlim(0, 3.4)
+    axes.set_ylim(0, 3.4)
+    axes.set_xlabel("w1")
+    axes.set_ylabel("w2")
+    axes.set_title("w2 relu(w1 x): one function")
+
+
+@styled()
+def rankings(before: Sequence[float], after: Mapping[str, Sequence[float]]) -> str:
+    """Spectral norms of the same minima as given and in each new order."""
+    sheet = Sheet("reranking", width=6.6)
     axes = sheet.axes[0]
-    for values, color, label in ((before, BLUE, "as trained"), (after, ORANGE, "rescaled")):
-        positive = np.sort(values[values > 1e-10 * values.max()])[::-1]
-        axes.semilogy(np.arange(1, len(positive) + 1), positive, color=color, label=label)
-    axes.axhline(target, color=GREEN, linestyle="--", label=f"target {target:g}")
-    axes.set_xlabel("rank of the eigenvalue")
-    axes.set_ylabel("eigenvalue of the Hessian")
+    columns = {"given": before, **after}
+    for net, color in zip(range(len(before)), COLORS, strict=False):
+        heights = [norms[net] for norms in columns.values()]
+        axes.plot(range(1, len(columns)), heights[1:], "o", color=color, markersize=9)
+        axes.plot([0], heights[:1], "D", color=color, markersize=8, label=f"net {net}")
+    axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(range(len(columns)), list(columns), fontsize=9)
+    axes.set_ylabel("spectral norm of the Hessian")
+    axes.set_xlabel("order asked for, flattest to sharpest")
+    axes.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return sheet.svg()
+
+
+@styled()
+def representations(
+    rings: Sequence[Mapping[str, np.ndarray]], best: Sequence[Mapping[str, str]]
+) -> str:
+    """Level lines of the truth and of two models, in x and in u, and who is better by what."""
+    sheet = Sheet("input_representation", 2, width=3.7, height=4.0)
+    titles = ("in x", "in u = xi(x)")
+    for axes, lines, winners, title in zip(sheet.axes, rings, best, titles, strict=True):
+        for color, (label, points) in zip((GREY, BLUE, ORANGE), lines.items(), strict=True):
+            for ring in points:
+                axes.plot(ring[:, 0], ring[:, 1], color=color, linewidth=1)
+            axes.plot(*points.mean((0, 1)), "X", color=color, markersize=9, label=label)
+        axes.set_title(title)
+        axes.set_aspect("equal", adjustable="datalim")
+        text = [f"{criterion}: {name}" for criterion, name in winners.items()]
+        axes.set_xlabel("nearer to the truth by\n" + "\n".join(text))
+    sheet.axes[0].legend(fontsize=9, loc="upper left")
+    return sheet.svg()
+
+
+@styled()
+def gradients(
+    scales: Sequence[float], measured: Sequence[float], by_law: Sequence[float], bound: float | None
+) -> str:
+    """Gradients along an orbit against the law, and the bound on a ball."""
+    sheet = Sheet("no_lipschitz_constant", width=5.0)
+    axes = sheet.axes[0]
+    axes.loglog(scales, by_law, color=BLUE, label="|D^-1 g|")
+    axes.loglog(scales, measured, "o", color=ORANGE, label="gradient, measured")
+    if bound is not None:
+        axes.axhline(bound, color=GREEN, linestyle="--", label="bound on a ball")
+    axes.set_xlabel("factor on one layer (its inverse on the next)")
+    axes.set_ylabel("norm of the gradient")
+    axes.legend(fontsize=9)
+    return sheet.svg()
+
+
+@styled()
+def cuts(distances: Sequence[float], curves: Mapping[str, Sequence[float]]) -> str:
+    """The loss on the way to the edge of a small ball, from two points of one network."""
+    sheet = Sheet("epsilon_sharpness", width=5.0)
+    axes = sheet.axes[0]
+    for color, (label, values) in zip(COLORS, curves.items(), strict=False):
+        axes.plot(distances, values, color=color, label=label)
+    axes.set_xlabel("distance")
+    axes.set_ylabel("loss")
     axes.legend(fontsize=9)
     return sheet.svg()

@@ -132,12 +132,15 @@ class Memory(nn.Module):
 
 
 def any_labels(setting: Setting) -> Witness:
-    """b between the projections of the points, so that the equations for w are triangular."""
+    """b between the projections z of the points: the equations for w are triangular.
+
+    Just above the point before, where the net then goes straight from point to point.
+    """
     draws, like = generator(6), torch.zeros((), dtype=torch.float64)
     x, a = gaussian((LABELS, WIDTH), draws, like), gaussian(WIDTH, draws, like)
     y = torch.randint(0, 2, (LABELS,), generator=draws).double() * 2 - 1
     z, order = (x @ a).sort()
-    b = torch.cat([z[:1] - 1, (z[:-1] + z[1:]) / 2])
+    b = torch.cat([z[:1] - 1, z[:-1] + 0.01 * z.diff()])
     hidden = torch.relu(z[:, None] - b)
     w = torch.linalg.solve_triangular(hidden, y[order][:, None], upper=False)[:, 0]
     return {"net": Memory(a, b, w), "x": x, "y": y}

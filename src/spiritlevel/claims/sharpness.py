@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from spiritlevel.claims import figures
@@ -14,7 +13,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.lipschitz import Lipschitz, lipschitz
 from spiritlevel.objective import Objective
-from spiritlevel.sharpening import DENSE, sharpen, sharpen_many, zero_in_ball
+from spiritlevel.sharpening import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import verify
 from spiritlevel.volume import InfiniteVolume, infinite_volume, scale_factor
@@ -82,19 +81,10 @@ def check_many(
 ) -> Outcome:
     """The eigenvalues of D^-1 H D^-1 above the target: at least rank - (the smallest layer)."""
     gap = verify(objective, twin).relative
-    above = int((_rescaled_spectrum(dense, factors) > target).sum())
+    above = count_above(dense, factors, target)
     numbers = {"above": above, "guaranteed": guaranteed, "gap of predictions": gap}
     holds = gap < 1e-9 and above >= guaranteed > 0
     return Outcome(f"{above} eigenvalues > {target:g} ({guaranteed} promised)", numbers, holds)
-
-
-def _rescaled_spectrum(dense: Tensor, factors: Tensor) -> Tensor:
-    return torch.linalg.eigvalsh(dense / torch.outer(factors, factors))
-
-
-def draw_many(dense: Tensor, factors: Tensor, target: float, **_: object) -> str:
-    before, after = torch.linalg.eigvalsh(dense), _rescaled_spectrum(dense, factors)
-    return figures.spectra(before.cpu().numpy(), after.cpu().numpy(), target)
 
 
 def epsilon_sharpness(setting: Setting) -> Witness:
@@ -121,6 +111,18 @@ def check_epsilon_sharpness(
     numbers = {"sharpness at the twin": sharpness, "at theta, to second order": usual}
     numbers |= {"length": length, "gap of predictions": gap}
     return Outcome(f">= {sharpness:.3g} instead of {usual:.1e}", numbers, holds)
+
+
+def draw_epsilon_sharpness(
+    objective: Objective, twin: Objective, perturbation: Tensor, epsilon: float
+) -> str:
+    """The loss from the twin to its layer of zeros, and from theta along its steepest direction."""
+    top = eigenpairs(hessian(objective)).vectors[:, 0]
+    steps = [k / 24 for k in range(25)]
+    there = [twin.at(twin.vector + s * perturbation).value() for s in steps]
+    here = [objective.at(objective.vector + s * epsilon * top).value() for s in steps]
+    curves = {"twin, towards zero": there, "as trained, sharpest direction": here}
+    return figures.cuts([s * epsilon for s in steps], curves)
 
 
 def volume(setting: Setting) -> Witness:
@@ -171,14 +173,7 @@ def check_no_constant(found: Lipschitz) -> Outcome:
 
 
 def draw_no_constant(found: Lipschitz) -> str:
-    line = None if found.bound is None else (f"bound on a ball of {found.radius:g}", found.bound)
-    return figures.loglog(
-        "no_lipschitz_constant",
-        {"gradient": (found.scales, found.measured), "1 / scale": (found.scales, found.by_law)},
-        "factor on one layer (its inverse on the next)",
-        "norm of the gradient",
-        line,
-    )
+    return figures.gradients(found.scales, found.measured, found.by_law, found.bound)
 
 
 SHARPNESS = {
@@ -196,7 +191,6 @@ SHARPNESS = {
         "a twin, and its whole spectrum",
         many_eigenvalues,
         check_many,
-        draw_many,
     ),
     "epsilon_sharpness": Claim(
         "For every radius there is an equivalent network with the zero function of a layer in the "
@@ -205,6 +199,7 @@ SHARPNESS = {
         f"a twin with a layer of norm {RADIUS:g}",
         epsilon_sharpness,
         check_epsilon_sharpness,
+        draw_epsilon_sharpness,
     ),
     "infinite_volume": Claim(
         "The connected set around a minimum with L < L(theta) + eps has infinite volume.",
