@@ -265,7 +265,7 @@ def representations(
         axes.set_aspect("equal", adjustable="datalim")
         text = [f"{criterion}: {name}" for criterion, name in winners.items()]
         axes.set_xlabel("nearer to the truth by\n" + "\n".join(text))
-    sheet.axes[0].legend(fontsize=9, loc="upper left")
+    sheet.axes[1].legend(fontsize=9, loc="upper left")
     return sheet.svg()
 
 

@@ -159,7 +159,7 @@ def check_floor(
     norms = _orbit_norms(matrix, log_factors)
     least = min(norms)
     numbers = {"lower bound": lower_bound, "least found": least, "largest found": max(norms)}
-    holds = lower_bound > 0.05 * before and lower_bound * (1 - 1e-6) <= least <= 1.05 * lower_bound
+    holds = 0 < lower_bound * (1 - 1e-6) <= least <= 1.05 * lower_bound
     return Outcome(f"{before:.4g} here, nowhere below {lower_bound:.4g}", numbers, holds)
 
 
