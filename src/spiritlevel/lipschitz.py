@@ -16,6 +16,7 @@ from spiritlevel.symmetry import Group, symmetries
 from spiritlevel.tensors import gaussian, generator
 
 SAMPLES = 16
+NOISE = 1e-10  # of the gradient: what rounding leaves where there is none
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _steepest(objective: Objective, layers: Group) -> tuple[int, float]:
             if exponent:
                 mass = float(slope[matrix[:, index] == exponent].norm())
                 best = max(best, (mass, index, 1 / exponent))
-    if best[0] == 0:
+    if best[0] <= NOISE * float(slope.norm()):
         raise SpiritlevelError(
             "nothing to scale has a gradient here: give a model with rescalings, at a point that "
             "is no exact minimum"

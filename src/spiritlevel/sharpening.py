@@ -22,6 +22,7 @@ from spiritlevel.tensors import flatten
 CANDIDATES = 4
 DENSE = 3000  # parameters, for the theorem that needs the whole spectrum
 RANK_TOLERANCE = 1e-10
+NOISE = 1e-10  # of the largest eigenvalue: curvature that rounding made
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def sharpen(objective: Objective, *, target: float, group: Group | None = None) 
     operator = hessian(objective)
     pairs = eigenpairs(operator)
     top = pairs.vectors[:, 0]
-    best = _best(layers, objective, operator, top)
+    best = _best(layers, objective, operator, top, NOISE * abs(pairs[0].value))
     if best is None:
         raise SpiritlevelError(
             "no layer that can be scaled has positive curvature here: the point is no minimum, or "
@@ -268,9 +269,9 @@ def _levers(layers: Group, objective: Objective) -> list[_Lever]:
 
 
 def _best(
-    layers: Group, objective: Objective, operator: Any, top: Tensor
+    layers: Group, objective: Objective, operator: Any, top: Tensor, least: float
 ) -> tuple[_Lever, Tensor, float] | None:
-    """The side whose part of the top eigenvector has most curvature."""
+    """The side whose part of the top eigenvector has most curvature, if it is above `least`."""
     levers = _levers(layers, objective)
     masses = [float(top[lever.mask].norm()) for lever in levers]
     order = sorted(range(len(levers)), key=lambda i: -masses[i])
@@ -281,7 +282,7 @@ def _best(
         u = torch.where(levers[i].mask, top, 0.0)
         u = u / u.norm()
         curvature = float(u @ (operator @ u))
-        if curvature > 0 and (best is None or curvature > best[2]):
+        if curvature > least and (best is None or curvature > best[2]):
             best = (levers[i], u, curvature)
     return best
 

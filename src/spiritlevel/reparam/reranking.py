@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import torch
@@ -69,8 +69,8 @@ def rerank(objectives: Sequence[Objective], order: Sequence[int], *, seed: int =
     (Dinh et al., 2017, section 5.1). The target norms are geometric around the mean of those found.
     """
     first, *_ = checked = _checked(objectives, order)
-    before = tuple(eigenpairs(hessian(o), which="magnitude", seed=seed)[0] for o in checked)
-    norms = [abs(e.value) for e in before]
+    before = tuple(_norm(o, seed) for o in checked)
+    norms = [e.value for e in before]
     if not all(norm > 0 for norm in norms):
         raise SpiritlevelError("a minimum without curvature cannot be ranked: its Hessian is zero")
     points = [o.vector for o in checked]
@@ -82,9 +82,15 @@ def rerank(objectives: Sequence[Objective], order: Sequence[int], *, seed: int =
         parts.append(_ball(points[index], delta, math.sqrt(target / norms[index])))
     coordinates = Chain(tuple(parts))
     there = tuple(first.at(point).reparametrize(coordinates) for point in points)
-    after = tuple(eigenpairs(hessian(o), which="magnitude", seed=seed)[0] for o in there)
+    after = tuple(_norm(o, seed) for o in there)
     gap, trip = _proof(first, coordinates, points, delta, seed)
     return Reranked(coordinates, there, tuple(order), before, after, gap, trip)
+
+
+def _norm(objective: Objective, seed: int) -> Estimate:
+    """The spectral norm of the Hessian: the size of its largest eigenvalue, of either sign."""
+    found = eigenpairs(hessian(objective), which="magnitude", seed=seed)[0]
+    return replace(found, value=abs(found.value))
 
 
 def _checked(objectives: Sequence[Objective], order: Sequence[int]) -> list[Objective]:
