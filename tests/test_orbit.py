@@ -341,6 +341,7 @@ def test_the_least_trace_against_another_solver(name: str) -> None:
     t = cp.Variable(group.dim)
     some = masses > 0
     terms = np.log(masses[some]) - 2 * (grid.exponents.toarray()[some] @ t)
-    value = cp.Problem(cp.Minimize(cp.log_sum_exp(terms))).solve(solver=cp.CLARABEL)
+    problem_of_cvxpy = cp.Problem(cp.Minimize(cp.log_sum_exp(terms)))
+    value: Any = problem_of_cvxpy.solve(solver=cp.CLARABEL)
     found = sl.orbit.minimum(objective, group, norm="trace")
     assert found.value == pytest.approx(float(np.exp(value)), rel=1e-6)

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,14 @@ Params = Mapping[str, Tensor]
 PEAK_FACTOR = 4
 CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix products
 CUDA_SHARE = 0.6
+
+
+class Coordinates(Protocol):
+    """A bijection eta -> theta of the flat parameters; see `spiritlevel.reparam`."""
+
+    def forward(self, eta: Tensor, /) -> Tensor: ...
+
+    def inverse(self, theta: Tensor, /) -> Tensor: ...
 
 
 def only_objectives(*given: Any) -> None:
@@ -99,6 +107,7 @@ class Objective:
         own = dict(self._model.named_parameters())
         self._params: dict[str, Tensor] = {name: own[name].detach() for name in chosen}
         self._buffers: dict[str, Tensor] = {}  # those that differ from the model's own
+        self.coordinates: tuple[Coordinates, ...] = ()  # the last is nearest to the point
         self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self.notes = tuple(notes)
@@ -127,6 +136,11 @@ class Objective:
     @property
     def module(self) -> nn.Module:
         """The private copy of the model (do not write into it); its values may be older ones."""
+        if self.coordinates:  # whoever reads the model's parameters would take them for the point
+            raise SpiritlevelError(
+                "this objective is in other coordinates, where its model and the symmetries of "
+                "its model are not at home: use the objective from before reparametrize()"
+            )
         return self._model
 
     @functools.cached_property
@@ -155,6 +169,11 @@ class Objective:
     @property
     def loss(self) -> Loss:
         return self._loss
+
+    @property
+    def theta(self) -> Tensor:
+        """The model's own parameters as one flat vector, whatever the coordinates."""
+        return self._through_coordinates(self._params)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """The pieces of a flat vector by parameter name."""
@@ -266,6 +285,25 @@ class Objective:
         )
 
     @torch.inference_mode(False)
+    def reparametrize(self, coordinates: Coordinates) -> Objective:
+        """The same function in other coordinates: L_eta = L o g at eta = g^-1(theta).
+
+        `coordinates` is a bijection g of `spiritlevel.reparam`; everything that takes an Objective
+        then measures in eta (Dinh et al., 2017, section 5).
+        """
+        theta = self.vector
+        eta = coordinates.inverse(theta)
+        back = coordinates.forward(eta) if eta.shape == theta.shape else eta
+        rounding = 1e3 * torch.finfo(self.dtype).eps * float(1 + theta.abs().max())
+        if back.shape != theta.shape or not float((back - theta).abs().max()) <= rounding:
+            raise SpiritlevelError(
+                "reparametrize() needs a bijection of the flat parameters: forward(inverse(theta)) "
+                f"is not theta at this point ({type(coordinates).__name__}, {self.size} parameters)"
+            )
+        point = self.named(eta.detach().to(theta))
+        return self._replaced(coordinates=(*self.coordinates, coordinates), _params=point)
+
+    @torch.inference_mode(False)
     def edited(self, edit: Callable[[nn.Module], None]) -> Objective:
         """The same objective with another private copy of the model, changed by `edit`."""
         changed = private_copy(self._model)
@@ -308,6 +346,8 @@ class Objective:
     # Inside ----------------------------------------------------------------------------------
 
     def _run(self, action: Callable[[nn.Module, Batch], Any], params: Params, batch: Batch) -> Any:
+        if self.coordinates:
+            params = self.named(self._through_coordinates(params))
         state = {f"model.{name}": tensor for name, tensor in params.items()}
         state |= {f"model.{name}": tensor for name, tensor in self._buffers.items()}
         if self.mode == "train":  # BatchNorm writes into its buffers: give it copies
@@ -317,6 +357,12 @@ class Objective:
             return functional_call(self._scope, state, (action, batch))
         with fixed_rng(self.seed), torch.autocast(self.device.type, enabled=False):
             return functional_call(self._scope, state, (action, batch))
+
+    def _through_coordinates(self, params: Params) -> Tensor:
+        theta = flatten({name: params[name] for name in self.shapes})
+        for g in reversed(self.coordinates):
+            theta = g.forward(theta)
+        return theta
 
     def _replaced(self, **changes: Any) -> Objective:
         other = copy.copy(self)

@@ -22,6 +22,7 @@ from spiritlevel.tensors import flatten
 CANDIDATES = 4
 DENSE = 3000  # parameters, for the theorem that needs the whole spectrum
 RANK_TOLERANCE = 1e-10
+NOISE = 1e-10  # of the largest eigenvalue: curvature that rounding made
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def sharpen(
     operator = hessian(objective) if operator is None else operator
     pairs = eigenpairs(operator)
     top = pairs.vectors[:, 0]
-    best = _best(layers, objective, operator, top)
+    best = _best(layers, objective, operator, top, NOISE * abs(pairs[0].value))
     if best is None:
         raise SpiritlevelError(
             "no layer that can be scaled has positive curvature here: the point is no minimum, or "
@@ -142,13 +143,18 @@ def sharpen(
 
 @set_apart()
 def sharpen_many(
-    objective: Objective, *, target: float, group: Group | None = None
+    objective: Objective,
+    *,
+    target: float,
+    group: Group | None = None,
+    dense: Tensor | None = None,
 ) -> ManySharpened:
     """At least rank H - n of the eigenvalues above the target, n the size of what must absorb.
 
     With D^-2 >= beta^2 on all but n parameters, Horn's inequality gives that many eigenvalues
     >= beta^2 lambda_r (Dinh et al., 2017, supplement E). For a minimum: H has to be positive
-    semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again.
+    semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again. `dense` is
+    the Hessian itself, where it is known already.
     """
     _check_target(objective, target)
     if objective.size > DENSE:
@@ -158,9 +164,7 @@ def sharpen_many(
         )
     layers = _layers(objective, group)
     exact = objective.to(torch.float64)
-    dense = hessian(exact, compile=False) @ torch.eye(
-        exact.size, dtype=torch.float64, device=exact.device
-    )
+    dense = hessian(exact, compile=False).dense() if dense is None else dense
     dense = ((dense + dense.T) / 2).cpu()
     spectrum = torch.linalg.eigvalsh(dense)
     positive = spectrum[spectrum > RANK_TOLERANCE * spectrum.abs().max()]
@@ -176,7 +180,7 @@ def sharpen_many(
         twin,
         layers.verify(exact, twin).require(),
         values,
-        int((values > target).sum()),
+        count_above(dense, d, target),
         max(len(positive) - absorbed, 0),
         len(positive),
         t,
@@ -222,6 +226,18 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
     )
 
 
+def count_above(dense: Tensor, factors: Tensor, target: float) -> int:
+    """How many eigenvalues of D^-1 H D^-1 exceed the target M, for D of any range.
+
+    As many as H - M D^2 has positive ones, since congruent matrices have one signature (Sylvester).
+    Rows are scaled down where M D^2 is large, so that nothing drowns in the rounding of D^-1.
+    """
+    weights = math.sqrt(target) * factors.double()
+    shrink = 1 / weights.clamp(min=1.0)
+    shifted = dense.double() * torch.outer(shrink, shrink) - (weights * shrink).square().diag()
+    return int((torch.linalg.eigvalsh(shifted) > 0).sum())
+
+
 def _check_target(objective: Objective, target: float) -> None:
     only_objectives(objective)
     if not isinstance(target, (int, float)) or not 0 < target < math.inf:
@@ -257,9 +273,9 @@ def _levers(layers: Group, objective: Objective) -> list[_Lever]:
 
 
 def _best(
-    layers: Group, objective: Objective, operator: Operator, top: Tensor
+    layers: Group, objective: Objective, operator: Operator, top: Tensor, least: float
 ) -> tuple[_Lever, Tensor, float] | None:
-    """The side whose part of the top eigenvector has most curvature."""
+    """The side whose part of the top eigenvector has most curvature, if it is above `least`."""
     levers = _levers(layers, objective)
     masses = [float(top[lever.mask].norm()) for lever in levers]
     order = sorted(range(len(levers)), key=lambda i: -masses[i])
@@ -270,7 +286,7 @@ def _best(
         u = torch.where(levers[i].mask, top, 0.0)
         u = u / u.norm()
         curvature = float(u @ (operator @ u))
-        if curvature > 0 and (best is None or curvature > best[2]):
+        if curvature > least and (best is None or curvature > best[2]):
             best = (levers[i], u, curvature)
     return best
 

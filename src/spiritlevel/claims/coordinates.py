@@ -1,0 +1,330 @@
+"""Claims about coordinates: of the parameters, and of the inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+from spiritlevel.claims import figures
+from spiritlevel.claims.base import Claim, Outcome, Witness
+from spiritlevel.claims.setting import Setting
+from spiritlevel.curvature import hessian
+from spiritlevel.inputs import (
+    FIXED,
+    MOVING,
+    Representation,
+    affine,
+    input_gradient_norm,
+    opposing,
+    ranked,
+    represent,
+)
+from spiritlevel.objective import Objective
+from spiritlevel.reparam import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
+from spiritlevel.tensors import gaussian, generator
+
+CASES = 2000
+STEP = 1e-6  # of finite differences
+OWN = "builds its own problem, and says nothing about a network that is given"
+
+
+# The law of the Hessian --------------------------------------------------------------------------
+
+
+def _least_squares() -> Objective:
+    """A linear model at the exact minimum of its squared error: a critical point."""
+    draws, like = generator(0), torch.zeros((), dtype=torch.float64)
+    x, y = gaussian((20, 4), draws, like), gaussian((20, 1), draws, like)
+    model = nn.Linear(4, 1, bias=False).double()
+    model.weight.data = torch.linalg.lstsq(x, y).solution.T
+    return Objective(model, (x, y), F.mse_loss)
+
+
+def both_laws(setting: Setting) -> Witness:
+    critical = _least_squares()
+    draws = generator(1)
+    objective = setting.few
+    spread = 0.1 * float(objective.vector.square().mean().sqrt())
+    off = objective.at(
+        objective.vector + spread * gaussian(objective.size, draws, objective.vector)
+    )
+    laws = {}
+    for label, there in (("at a critical point", critical), ("off one", off)):
+        shift = gaussian(there.size, draws, there.vector)
+        center = there.vector + 0.5 * shift / shift.norm()
+        laws[label] = hessian_law(there, Power(center, 0.5, 0.1))
+    return {"laws": laws}
+
+
+def check_both_laws(laws: dict[str, HessianLaw]) -> Outcome:
+    """Autodiff in eta against J'HJ alone, and against J'HJ with the term of the gradient."""
+    numbers = {}
+    for label, law in laws.items():
+        direct = hessian(law.objective)
+        probe = gaussian((direct.size, 3), generator(2), law.objective.vector)
+        truth = direct @ probe
+        for part, operator in (("J'HJ alone", law.transported), ("full law", law.total)):
+            error = float((operator @ probe - truth).norm() / truth.norm())
+            numbers[f"{part} {label}"] = error
+    off, naive = numbers["full law off one"], numbers["J'HJ alone off one"]
+    at, enough = (numbers[f"{p} at a critical point"] for p in ("full law", "J'HJ alone"))
+    holds = max(off, at, enough) < 1e-10 and naive > 1e-3
+    return Outcome(f"full law {off:.0e}, J'HJ alone {naive:.2g} off", numbers, holds)
+
+
+# One loss in three coordinates -------------------------------------------------------------------
+
+
+def _well(model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
+    """L(w) = (w^2 - 1)^2 + w/5, a double well."""
+    w = model(batch).reshape(())  # the input is 1
+    return (w * w - 1) ** 2 + w / 5, 1
+
+
+def three_coordinates(setting: Setting) -> Witness:
+    model = nn.Linear(1, 1, bias=False).double()
+    model.weight.data.fill_(max(np.roots([4.0, 0.0, -4.0, 0.2]).real))  # L'(w) = 0
+    objective = Objective(model, torch.ones(1, 1).double(), _well)
+    center = objective.vector
+    maps = {
+        "as it is": Power(center, 0.0),
+        "a = 1/2": Power(center, 0.5),
+        "a = -1/4": Power(center, -0.25),
+    }
+    return {
+        "objective": objective,
+        "maps": maps,
+        "factors": {label: g.b ** (-2 * g.a) for label, g in maps.items()},
+    }
+
+
+def check_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> Outcome:
+    """Curvature at one minimum times b^(-2a), and the same values all along."""
+    here = float(hessian(objective).dense())
+    numbers, gap = {}, 0.0
+    for label, coordinates in maps.items():
+        there = objective.reparametrize(coordinates)
+        numbers[label] = float(hessian(there).dense()) / here
+        for theta in torch.linspace(-1.6, 1.6, 21, dtype=torch.float64):
+            point = objective.at(theta.reshape(1))
+            gap = max(gap, abs(point.reparametrize(coordinates).value() - point.value()))
+    error = max(abs(numbers[label] / factors[label] - 1) for label in maps)
+    shown = "curvature x " + ", ".join(f"{numbers[label]:.3g}" for label in maps)
+    numbers |= {"largest gap of values": gap, "relative error": error}
+    return Outcome(shown, numbers, error < 1e-9 and gap < 1e-12)
+
+
+def draw_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> str:
+    curves, minima = {}, {}
+    for label, coordinates in maps.items():
+        thetas = torch.linspace(-1.55, 1.55, 121, dtype=torch.float64)
+        points = [objective.at(t.reshape(1)).reparametrize(coordinates) for t in thetas]
+        shift = float(objective.vector) if label == "as it is" else 0.0
+        etas = [float(p.vector) + shift for p in points]
+        curves[label] = (etas, [p.value() for p in points])
+        there = objective.reparametrize(coordinates)
+        minima[label] = (float(there.vector) + shift, there.value(), float(hessian(there).dense()))
+    return figures.three_wells(curves, minima)
+
+
+# The radial map ----------------------------------------------------------------------------------
+
+
+def radial_cases(setting: Setting) -> Witness:
+    """Random centres, radii and points, none nearer to a kink than a finite difference reaches."""
+    draws, like, cases = generator(4), torch.zeros((), dtype=torch.float64), []
+    while len(cases) < CASES:
+        n = 2 + len(cases) % 4
+        share = torch.rand(4, generator=draws, dtype=torch.float64).tolist()
+        delta = 0.5 + share[0]
+        g = Radial(
+            gaussian(n, draws, like),
+            delta * (0.05 + 0.9 * share[1]),
+            delta,
+            delta * (0.05 + 0.9 * share[2]),
+        )
+        ray = gaussian(n, draws, like)
+        radius = 1.3 * delta * share[3]
+        if min(abs(radius - g.rho), abs(radius - delta)) > 10 * STEP:
+            eta = g.center + radius * ray / ray.norm()
+            cases.append((g, eta, g.jacobian(eta)))
+    return {"cases": cases}
+
+
+def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Outcome:
+    """J against differences, det J, the inverse by swapping, J = r_hat / rho at the centre."""
+    errors = {"Jacobian": 0.0, "inverse": 0.0, "log det": 0.0, "at the centre": 0.0}
+
+    def worse(name: str, gap: Tensor) -> None:
+        errors[name] = max(errors[name], float(gap.abs().max()))
+
+    for g, eta, jacobian in cases:
+        one = torch.eye(len(eta), dtype=eta.dtype)
+        columns = [
+            (g.forward(eta + STEP * e) - g.forward(eta - STEP * e)) / (2 * STEP) for e in one
+        ]
+        worse("Jacobian", torch.stack(columns, dim=1) - jacobian)
+        worse("inverse", g.swapped.forward(g.forward(eta)) - eta)
+        worse("log det", torch.linalg.slogdet(jacobian)[1] - g.log_abs_det(eta))
+        worse("at the centre", g.jacobian(g.center) - g.r_hat / g.rho * one)
+    holds = errors["Jacobian"] < 1e-7 and max(errors[k] for k in list(errors)[1:]) < 1e-10
+    shown = f"Jacobian within {errors['Jacobian']:.0e} in {len(cases)} cases"
+    return Outcome(shown, {**errors, "cases": len(cases)}, holds)
+
+
+def draw_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> str:
+    g = Radial(torch.zeros(2, dtype=torch.float64), 0.35, 1.0, 0.75)
+    radii = torch.linspace(0, 1.25, 120, dtype=torch.float64)
+    images = [float(g.inverse(torch.stack([r, 0 * r]))[0]) for r in radii]
+    along, lines = torch.linspace(-1.2, 1.2, 161, dtype=torch.float64), []
+    for fixed in torch.linspace(-1.2, 1.2, 25, dtype=torch.float64):
+        for turned in (False, True):
+            pair = [torch.stack([fixed, s] if turned else [s, fixed]) for s in along]
+            moved = torch.stack([g.inverse(p) for p in pair])
+            lines.append((moved[:, 0].tolist(), moved[:, 1].tolist()))
+    return figures.radial_map(radii.tolist(), images, lines, {"r_hat": g.r_hat, "delta": g.delta})
+
+
+# Re-ranking --------------------------------------------------------------------------------------
+
+
+def every_order(setting: Setting) -> Witness:
+    orders = permutations(range(len(setting.minima)))
+    return {"found": {order: rerank(setting.minima, order) for order in orders}}
+
+
+def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Outcome:
+    """Every order reached by measured norms, and one function in all of them."""
+    gap = max(r.value_gap for r in found.values())
+    trip = max(r.round_trip for r in found.values())
+    right = sum(r.holds and r.order == order for order, r in found.items())
+    numbers = {"orders": len(found), "reached": right, "gap of values": gap, "there and back": trip}
+    holds = right == len(found) == math.factorial(len(next(iter(found)))) and gap < 1e-12
+    shown = f"{right} of {len(found)} orders, values within {gap:.0e}"
+    return Outcome(shown, numbers, holds and trip < 1e-9)
+
+
+def draw_every_order(found: dict[tuple[int, ...], Reranked]) -> str:
+    before = [e.value for e in next(iter(found.values())).before]
+    after = {"<".join(map(str, o)): [e.value for e in r.after] for o, r in found.items()}
+    return figures.rankings(before, after)
+
+
+# The inputs --------------------------------------------------------------------------------------
+
+
+def input_representation(setting: Setting) -> Witness:
+    """Two models of the inputs under an axis-wise scaling, and two nets under opposing ones."""
+    one = torch.eye(2, dtype=torch.float64)
+    models = {
+        "model A": MultivariateNormal(0.9 * one[0], one),
+        "model B": MultivariateNormal(0.6 * one[1], one),
+    }
+    return {
+        "truth": MultivariateNormal(0 * one[0], one),
+        "models": models,
+        "representation": affine(0 * one[0], torch.tensor([0.5, 1.6]).double()),
+        # twins have the same input gradients: only different functions can be re-ranked
+        "nets": tuple(setting.minima[:2]) if setting.given is None else (),
+        "opposed": opposing(*setting.minima[:2]) if setting.given is None else (),
+    }
+
+
+def check_inputs(
+    truth: Any,
+    models: dict[str, Any],
+    representation: Representation,
+    nets: tuple[Objective, ...],
+    opposed: tuple[Representation, ...],
+) -> Outcome:
+    """Distances between inputs re-rank; likelihoods and f-divergences cannot."""
+    ranking = ranked(truth, models, representation)
+    fixed = max(ranking.shift(criterion) for criterion in FIXED)
+    numbers = {criterion: ranking.shift(criterion) for criterion in (*MOVING, *FIXED)}
+    holds = set(ranking.turned) == set(MOVING) and fixed < 1e-10
+    for place, xi in enumerate(opposed):
+        seen = [represent(net, xi) for net in nets]
+        gap = max(abs(s.value() - net.value()) for s, net in zip(seen, nets, strict=True))
+        ratio = input_gradient_norm(seen[place]) / input_gradient_norm(seen[1 - place])
+        numbers[f"input gradients of net {place} over net {1 - place}"] = ratio
+        holds = holds and ratio < 1 and gap < 1e-10
+    shown = f"{len(ranking.turned)} criteria turned, likelihoods moved {fixed:.0e}"
+    return Outcome(shown, numbers, holds)
+
+
+def draw_inputs(
+    truth: Any, models: dict[str, Any], representation: Representation, **_: Any
+) -> str:
+    ranking = ranked(truth, models, representation)
+    short = {"mean squared error": "squared error", "earth mover": "earth mover"}
+    short["KL divergence"] = "KL divergence"
+    best = [
+        {s: ranking.best(c, represented=after) for c, s in short.items()} for after in (False, True)
+    ]
+    turn = torch.linspace(0, 2 * math.pi, 60, dtype=torch.float64)
+    circle = torch.stack([turn.cos(), turn.sin()], dim=1)
+
+    def rings(see: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        named = {"truth": truth, **models}
+        return {
+            label: torch.stack([see(r * circle + m.mean) for r in (0.7, 1.4)]).numpy()
+            for label, m in named.items()
+        }
+
+    return figures.representations([rings(lambda x: x), rings(representation.forward)], best)
+
+
+COORDINATES = {
+    "reparametrization_law": Claim(
+        "In coordinates eta the Hessian is J'HJ at critical points; elsewhere the gradient adds "
+        "sum_k dL/dtheta_k Hess g_k.",
+        "Dinh et al. 2017, 5.1",
+        "power maps at and off a minimum",
+        both_laws,
+        check_both_laws,
+    ),
+    "three_coordinates": Claim(
+        "One minimum of one loss is sharper or flatter by its coordinates: H_eta = b^-2a H.",
+        "Dinh et al. 2017, 5.1 (figure)",
+        "a double well, three times",
+        three_coordinates,
+        check_three,
+        draw_three,
+        OWN,
+    ),
+    "radial_map": Claim(
+        "The radial map is a bijection with a Jacobian in closed form; its inverse swaps r_hat and "
+        "rho, and at its centre H_eta = (r_hat / rho)^2 H.",
+        "Dinh et al. 2017, suppl. A",
+        "random maps and points",
+        radial_cases,
+        check_radial,
+        draw_radial,
+        OWN,
+    ),
+    "reranking": Claim(
+        "One bijection puts several minima in any order of sharpness, without changing the loss.",
+        "Dinh et al. 2017, 5.1",
+        "radial maps, disjoint balls",
+        every_order,
+        check_every_order,
+        draw_every_order,
+    ),
+    "input_representation": Claim(
+        "Squared error, earth mover's distance and input gradients rank models by the "
+        "representation of the inputs; likelihoods and f-divergences do not.",
+        "Dinh et al. 2017, 5.2",
+        "two models, scaled inputs",
+        input_representation,
+        check_inputs,
+        draw_inputs,
+    ),
+}

@@ -1,0 +1,261 @@
+"""Claims about fitting: flat nets that memorize, nets that fit anything, rates that choose."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spiritlevel.claims import figures
+from spiritlevel.claims.base import Claim, Outcome, Witness
+from spiritlevel.claims.coordinates import OWN
+from spiritlevel.claims.setting import Setting
+from spiritlevel.curvature import hessian
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.spectral import eigenpairs
+from spiritlevel.tensors import gaussian, generator
+
+DIMENSION, POINTS = 10, 20
+LABELS, WIDTH = 100, 10
+STEPS, RATES = 40, {"1.9 / lambda": 1.9, "2.1 / lambda": 2.1}
+CURVATURES = (0.2, 0.6, 1.0, 3.0)
+STEP = 1e-7
+SADDLE = 0.02  # of the largest eigenvalue: what rectified nets show at their minima
+
+
+# Flat nets that memorize -------------------------------------------------------------------------
+
+
+def two_layers(first: Tensor, bias: Tensor, second: Tensor) -> nn.Sequential:
+    """W2 relu(W1 x + b1)."""
+    net = nn.Sequential(
+        nn.Linear(first.shape[1], len(first)), nn.ReLU(), nn.Linear(len(first), 1, bias=False)
+    ).double()
+    values = (first, bias, second.reshape(1, -1))
+    for parameter, value in zip(net.parameters(), values, strict=True):
+        parameter.data = value.double()
+    return net
+
+
+def memorizer(x: Tensor, y: Tensor) -> nn.Sequential:
+    """One unit for each training point, silent elsewhere; its trace is the least there is."""
+    lengths = x.norm(dim=1)
+    w, r = x / lengths[:, None], (lengths**2 + 1).sqrt()
+    gap = 1 / x.shape[1] ** 0.5  # below 2 / sqrt(d), by which other points differ
+    size = (r * y.abs()).sqrt()
+    bias = size * (gap - (w * x).sum(1)) / gap
+    return two_layers(size[:, None] * w / gap, bias, y.sign() * (y.abs() / r).sqrt())
+
+
+def generalizer(dimension: int, size: float) -> nn.Sequential:
+    """Four units that compute x1 x2; of the least trace if size = (d + 1)^(1/4).
+
+    The paper prints (d^2 + 1)^(1/4), which gives a larger trace.
+    """
+    signs = torch.tensor(list(product((1.0, -1.0), repeat=2))).double()
+    first = torch.zeros(4, dimension, dtype=torch.float64)
+    first[:, :2] = size * signs
+    return two_layers(first, torch.full((4,), -size, dtype=torch.float64), signs.prod(1) / size)
+
+
+def flat_twins(setting: Setting) -> Witness:
+    everything = torch.tensor(list(product((1.0, -1.0), repeat=DIMENSION))).double()
+    seen = torch.randperm(len(everything), generator=generator(0))[:POINTS]
+    x, y = everything[seen], everything[seen, :2].prod(1)
+    return {
+        "nets": {
+            "memorizer": memorizer(x, y),
+            "generalizer": generalizer(DIMENSION, (DIMENSION + 1) ** 0.25),
+        },
+        "everything": everything,
+        "seen": seen,
+    }
+
+
+@torch.no_grad()
+def _margins(net: nn.Sequential, everything: Tensor) -> Tensor:
+    """Output times label on every input."""
+    return net(everything)[:, 0] * everything[:, :2].prod(1)
+
+
+def check_twins(nets: dict[str, nn.Sequential], everything: Tensor, seen: Tensor) -> Outcome:
+    """Zero loss, the same trace 4 sqrt(d + 1), and errors 1 - n / 2^d and 0."""
+    d, numbers = everything.shape[1], {}
+    x, y = everything[seen], everything[seen, :2].prod(1, keepdim=True)
+    for label, net in nets.items():
+        objective = Objective(net, (x, y), F.mse_loss)
+        numbers[f"loss of the {label}"] = objective.value()
+        numbers[f"trace of the {label}"] = float(hessian(objective).dense().trace())
+        numbers[f"error of the {label}"] = float(
+            (_margins(net, everything) <= 1e-9).double().mean()
+        )
+    least = 4 * (d + 1) ** 0.5
+    numbers["4 sqrt(d + 1)"] = least
+    traces = [numbers[f"trace of the {label}"] for label in nets]
+    errors = [numbers[f"error of the {label}"] for label in nets]
+    holds = max(abs(t / least - 1) for t in traces) < 1e-8
+    holds = holds and max(numbers[f"loss of the {label}"] for label in nets) < 1e-20
+    holds = holds and abs(errors[0] - (1 - len(seen) / 2**d)) < 1e-12 and errors[1] == 0
+    return Outcome(
+        f"traces {traces[0]:.4f}, {traces[1]:.4f}; errors {errors[0]:.3f}, {errors[1]:g}",
+        numbers,
+        holds,
+    )
+
+
+def draw_twins(nets: dict[str, nn.Sequential], everything: Tensor, seen: Tensor) -> str:
+    train = torch.zeros(len(everything), dtype=torch.bool)
+    train[seen] = True
+    outputs = {label: _margins(net, everything).numpy() for label, net in nets.items()}
+    found = check_twins(nets, everything, seen).numbers
+    titles = [
+        f"trace {found[f'trace of the {n}']:.2f}, error {found[f'error of the {n}']:.2f}"
+        for n in nets
+    ]
+    return figures.twins(outputs, train.numpy(), titles)
+
+
+# Any labels --------------------------------------------------------------------------------------
+
+
+class Memory(nn.Module):
+    """sum_j w_j relu(a.x - b_j): 2n + d numbers."""
+
+    def __init__(self, a: Tensor, b: Tensor, w: Tensor) -> None:
+        super().__init__()
+        self.a, self.b, self.w = nn.Parameter(a), nn.Parameter(b), nn.Parameter(w)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu((x @ self.a)[:, None] - self.b) @ self.w
+
+
+def any_labels(setting: Setting) -> Witness:
+    """b between the projections z of the points: the equations for w are triangular.
+
+    Just above the point before, where the net then goes straight from point to point.
+    """
+    draws, like = generator(6), torch.zeros((), dtype=torch.float64)
+    x, a = gaussian((LABELS, WIDTH), draws, like), gaussian(WIDTH, draws, like)
+    y = torch.randint(0, 2, (LABELS,), generator=draws).double() * 2 - 1
+    z, order = (x @ a).sort()
+    b = torch.cat([z[:1] - 1, z[:-1] + 0.01 * z.diff()])
+    hidden = torch.relu(z[:, None] - b)
+    w = torch.linalg.solve_triangular(hidden, y[order][:, None], upper=False)[:, 0]
+    return {"net": Memory(a, b, w), "x": x, "y": y}
+
+
+@torch.no_grad()
+def check_any_labels(net: Memory, x: Tensor, y: Tensor) -> Outcome:
+    count = sum(p.numel() for p in net.parameters())
+    gap = float((net(x) - y).abs().max())
+    right = float((net(x).sign() == y).double().mean())
+    n, d = x.shape
+    numbers = {"parameters": count, "2n + d": 2 * n + d, "accuracy": right, "largest residual": gap}
+    holds = count == 2 * n + d and gap < 1e-6
+    return Outcome(f"{n} random labels by {count} weights, within {gap:.0e}", numbers, holds)
+
+
+@torch.no_grad()
+def draw_any_labels(net: Memory, x: Tensor, y: Tensor) -> str:
+    z = x @ net.a
+    line = torch.linspace(float(z.min()) - 0.3, float(z.max()) + 0.05, 4000).double()
+    ys = torch.relu(line[:, None] - net.b) @ net.w
+    return figures.zigzag(line.tolist(), ys.tolist(), (z.tolist(), y.tolist()))
+
+
+# The edge of stability ---------------------------------------------------------------------------
+
+
+def stability_edge(setting: Setting) -> Witness:
+    operator = hessian(setting.objective)
+    pairs, lowest = eigenpairs(operator, tol=1e-5), eigenpairs(operator, which="smallest")[0]
+    if lowest.value < -SADDLE * pairs[0].value:
+        raise SpiritlevelError(
+            f"this is no minimum: the Hessian has eigenvalues from {lowest} to {pairs[0]}"
+        )
+    return {
+        "objective": setting.objective,
+        "vector": pairs.vectors[:, 0],
+        "eigenvalue": pairs[0].value,
+        "rates": {label: rate / pairs[0].value for label, rate in RATES.items()},
+        "curvatures": CURVATURES,
+        "batches": {1: 1.0, 2: 1.0},
+    }
+
+
+def _descent(objective: Objective, vector: Tensor, rate: float) -> list[float]:
+    """|delta| along delta -> delta - rate (grad(theta + delta) - grad(theta))."""
+    start, slope = objective.vector, objective.gradient()
+    delta = STEP * vector / vector.norm()
+    found = [1.0]
+    for _ in range(STEPS):
+        delta = delta - rate * (objective.at(start + delta).gradient() - slope)
+        found.append(float(delta.norm()) / STEP)
+    return found
+
+
+def check_edge(
+    objective: Objective,
+    vector: Tensor,
+    eigenvalue: float,
+    rates: dict[str, float],
+    curvatures: tuple[float, ...],
+    batches: dict[int, float],
+) -> Outcome:
+    """Gradient descent leaves iff rate > 2 / lambda; SGD multiplies E x^2 by the known factor."""
+    slow, fast = (_descent(objective, vector, rate)[-1] for rate in rates.values())
+    theory = [abs(1 - rate * eigenvalue) ** STEPS for rate in rates.values()]
+    numbers = {"left at 1.9": slow, "left at 2.1": fast, "theory 1.9": theory[0]}
+    numbers["theory 2.1"] = theory[1]
+    error = 0.0
+    a = torch.tensor(curvatures, dtype=torch.float64)
+    for size, rate in batches.items():
+        # every batch that can be drawn, with replacement
+        means = torch.stack([torch.stack(batch).mean() for batch in product(a, repeat=size)])
+        exact = float(((1 - rate * means) ** 2).mean())
+        law = float((1 - rate * a.mean()) ** 2 + rate**2 * a.var(unbiased=False) / size)
+        numbers[f"SGD factor, batch {size}"] = exact
+        error = max(error, abs(exact - law))
+    numbers["error of the factor"] = error
+    holds = slow < 0.5 and fast > 2 and error < 1e-12
+    holds = holds and numbers["SGD factor, batch 1"] > 1 > numbers["SGD factor, batch 2"]
+    return Outcome(f"x {slow:.2g} below 2 / lambda, x {fast:.3g} above", numbers, holds)
+
+
+def draw_edge(objective: Objective, vector: Tensor, rates: dict[str, float], **_: object) -> str:
+    return figures.distances({label: _descent(objective, vector, r) for label, r in rates.items()})
+
+
+FITTING = {
+    "flat_memorizer": Claim(
+        "With a bias, a flattest net can be wrong almost everywhere and another one right "
+        "everywhere: the least trace 4 sqrt(d + 1) decides nothing.",
+        "Wen, Li and Ma 2023, 4",
+        "two nets on XOR, d = 10, n = 20",
+        flat_twins,
+        check_twins,
+        draw_twins,
+        OWN,
+    ),
+    "any_labels": Claim(
+        "A net of two layers with 2n + d weights fits any labels of n points in R^d.",
+        "Zhang et al. 2017",
+        "100 points in R^10, random labels",
+        any_labels,
+        check_any_labels,
+        draw_any_labels,
+        OWN,
+    ),
+    "stability_edge": Claim(
+        "Gradient descent stays at a minimum iff its rate is below 2 / lambda_max; SGD also needs "
+        "(1 - rate h)^2 + rate^2 Var(a) / B < 1.",
+        "Wu, Ma and E 2018; Wu and Su 2023",
+        "descent from the top eigenvector",
+        stability_edge,
+        check_edge,
+        draw_edge,
+    ),
+}

@@ -1,0 +1,66 @@
+"""The network that claims are tried on, and what several of them need of it."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spiritlevel.default import digits, trained_net
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.tensors import flatten
+
+FEW = 64  # examples, where the whole Hessian is needed
+MINIMA = 3
+
+
+class Setting:
+    """An objective in float64 with its symmetries, made once and only when asked for.
+
+    Without one it is the net of the digits, and `minima` are nets trained from other seeds; the
+    other minima of a given network are points of its orbit.
+    """
+
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.given = None if objective is None else objective.to(torch.float64)
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        return self.minima[0] if self.given is None else self.given
+
+    @functools.cached_property
+    def group(self) -> Group:
+        found = symmetries(self.objective)
+        if not found.dim:
+            reasons = ", ".join(dict.fromkeys(str(b) for b in found.blocks)) or "its graph"
+            raise SpiritlevelError(f"this network has no rescalings (blocked by {reasons})")
+        return found
+
+    @functools.cached_property
+    def layers(self) -> Group:
+        return self.group.layerwise()
+
+    @functools.cached_property
+    def few(self) -> Objective:
+        return self.objective.on([self.objective.few(FEW)])
+
+    @functools.cached_property
+    def minima(self) -> list[Objective]:
+        if self.given is not None:
+            turns = [self.group.random(seed=i, scale=0.3) for i in range(1, MINIMA)]
+            return [self.given, *(self.group.apply(self.given, t) for t in turns)]
+        train, _ = digits()
+        with torch.enable_grad():
+            nets = [trained_net(seed) for seed in range(MINIMA)]
+        return [Objective(net, train, F.cross_entropy, dtype=torch.float64) for net in nets]
+
+    def factors(self, group: Group, t: Tensor) -> Tensor:
+        """exp(B t) as a flat vector."""
+        found, one = group.factors(t), torch.ones((), dtype=torch.float64)
+        shapes = self.objective.shapes
+        flat = flatten({n: found.get(n, one).expand(shape) for n, shape in shapes.items()})
+        return flat.to(self.objective.device)

@@ -1,0 +1,233 @@
+"""Claims about sharpness and size of a minimum: what the same network can be made to show."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from spiritlevel.claims import figures
+from spiritlevel.claims.base import Claim, Outcome, Witness
+from spiritlevel.claims.setting import Setting
+from spiritlevel.curvature import hessian
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.lipschitz import Lipschitz, lipschitz
+from spiritlevel.objective import Objective
+from spiritlevel.sharpening import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
+from spiritlevel.spectral import eigenpairs
+from spiritlevel.symmetry import verify
+from spiritlevel.volume import InfiniteVolume, infinite_volume, scale_factor
+
+TARGETS = (1e2, 1e3, 1e4, 1e5, 1e6)
+MANY = 1e3
+RADII = (1e-2, 1e-3, 1e-4)
+BOXES, SHARE = 60, 0.5
+
+
+def spectral_norm(setting: Setting) -> Witness:
+    """A twin for each target M, with the direction in which it is at least so sharp."""
+    found = [sharpen(setting.objective, target=m, group=setting.group) for m in TARGETS]
+    return {
+        "objective": setting.objective,
+        "targets": TARGETS,
+        "twins": [f.objective for f in found],
+        "directions": [f.direction for f in found],
+    }
+
+
+def check_spectral_norm(
+    objective: Objective,
+    targets: tuple[float, ...],
+    twins: list[Objective],
+    directions: list[Tensor],
+) -> Outcome:
+    """u'Hu >= M by a new product at every twin, with the predictions of the original."""
+    gaps = [verify(objective, twin).relative for twin in twins]
+    reached = [
+        float(u @ (hessian(twin) @ u)) / float(u @ u)
+        for twin, u in zip(twins, directions, strict=True)
+    ]
+    holds = max(gaps) < 1e-9 and all(r >= m for r, m in zip(reached, targets, strict=True))
+    numbers = {f"M = {m:g}": r for m, r in zip(targets, reached, strict=True)}
+    shown = f"{reached[-1]:.3g} >= {targets[-1]:g}, predictions within {max(gaps):.0e}"
+    return Outcome(shown, {**numbers, "largest gap of predictions": max(gaps)}, holds)
+
+
+def many_eigenvalues(setting: Setting) -> Witness:
+    if setting.few.size > DENSE:
+        raise SpiritlevelError(
+            f"{setting.few.size} parameters: the whole spectrum is for {DENSE} at most; choose "
+            "some with Objective(..., params=)"
+        )
+    dense = hessian(setting.few, compile=False).dense()
+    found = sharpen_many(setting.few, target=MANY, group=setting.group, dense=dense)
+    if not found.guaranteed:
+        raise SpiritlevelError(
+            f"the theorem promises nothing here: rank {found.rank} is not above the size of what "
+            "must absorb the factors"
+        )
+    return {
+        "objective": setting.few,
+        "twin": found.objective,
+        "dense": (dense + dense.T) / 2,
+        "factors": setting.factors(setting.layers, found.element),
+        "guaranteed": found.guaranteed,
+        "target": MANY,
+    }
+
+
+def check_many(
+    objective: Objective,
+    twin: Objective,
+    dense: Tensor,
+    factors: Tensor,
+    guaranteed: int,
+    target: float,
+) -> Outcome:
+    """The eigenvalues of D^-1 H D^-1 above the target: at least rank - (the smallest layer)."""
+    gap = verify(objective, twin).relative
+    above = count_above(dense, factors, target)
+    numbers = {"above": above, "guaranteed": guaranteed, "gap of predictions": gap}
+    holds = gap < 1e-9 and above >= guaranteed > 0
+    return Outcome(f"{above} eigenvalues > {target:g} ({guaranteed} promised)", numbers, holds)
+
+
+def epsilon_sharpness(setting: Setting) -> Witness:
+    found = {r: zero_in_ball(setting.objective, r, group=setting.group) for r in RADII}
+    if not found[RADII[0]].lower_bound > 0:
+        raise SpiritlevelError("a layer of zeros has no higher loss: this is no minimum")
+    return {
+        "objective": setting.objective,
+        "twins": {radius: f.objective for radius, f in found.items()},
+        "perturbations": {radius: f.perturbation for radius, f in found.items()},
+    }
+
+
+def check_epsilon_sharpness(
+    objective: Objective, twins: dict[float, Objective], perturbations: dict[float, Tensor]
+) -> Outcome:
+    """A layer is zero within every radius, and the sharpness that this proves is one number."""
+    value, numbers, holds = objective.value(), {}, True
+    for radius, twin in twins.items():
+        step = perturbations[radius]
+        edge = twin.vector + step
+        numbers[f"at least, radius {radius:g}"] = (twin.at(edge).value() - value) / (1 + value)
+        zero = not edge[step != 0].any() and float(step.norm()) <= radius * (1 + 1e-9)
+        holds = holds and zero and verify(objective, twin).relative < 1e-9
+    low, high = min(numbers.values()), max(numbers.values())
+    top = eigenpairs(hessian(objective))[0].value
+    usual = RADII[-1] ** 2 * top / (2 * (1 + value))
+    numbers["here, to second order, at the last radius"] = usual
+    holds = holds and low > 0 and high <= low * (1 + 1e-6)
+    return Outcome(f">= {low:.3g} at all radii ({usual:.1e} here)", numbers, holds)
+
+
+def draw_epsilon_sharpness(
+    objective: Objective, twins: dict[float, Objective], perturbations: dict[float, Tensor]
+) -> str:
+    """The loss from a twin to its layer of zeros, and from theta along its sharpest direction."""
+    epsilon = RADII[1]
+    twin, perturbation = twins[epsilon], perturbations[epsilon]
+    top = eigenpairs(hessian(objective)).vectors[:, 0]
+    steps = [k / 24 for k in range(25)]
+    there = [twin.at(twin.vector + s * perturbation).value() for s in steps]
+    here = [objective.at(objective.vector + s * epsilon * top).value() for s in steps]
+    curves = {"twin, towards zero": there, "as trained, sharpest direction": here}
+    return figures.cuts([s * epsilon for s in steps], curves)
+
+
+def volume(setting: Setting) -> Witness:
+    epsilon = SHARE * setting.objective.value() + 1e-3
+    found = infinite_volume(setting.objective, epsilon, group=setting.group, boxes=BOXES, corners=2)
+    return {"volume": found}
+
+
+def check_volume(volume: InfiniteVolume) -> Outcome:
+    """Disjoint boxes inside the set; the k first together hold at least k times the first."""
+    totals = volume.log_totals
+    grows = all(t >= totals[0] + math.log(k + 1) - 1e-6 for k, t in enumerate(totals))
+    alpha_error = abs(volume.alpha / scale_factor(volume.norm, volume.radius) - 1)
+    numbers = {
+        "boxes": len(volume.intervals),
+        "alpha": volume.alpha,
+        "radius": volume.radius,
+        "log volume of the first": totals[0],
+        "log volume of all": totals[-1],
+        "highest corner above L": max(volume.corners) - volume.value,
+        "epsilon": volume.epsilon,
+        "gap along the orbit": volume.path_gap,
+    }
+    holds = volume.holds and grows and alpha_error < 1e-12
+    shown = (
+        f"{len(volume.intervals)} boxes, volume x 1e{(totals[-1] - totals[0]) / math.log(10):.0f}"
+    )
+    return Outcome(f"{shown} ({volume.proof})", numbers, holds)
+
+
+def draw_volume(volume: InfiniteVolume) -> str:
+    return figures.volumes(volume.intervals, volume.log_totals)
+
+
+def no_constant(setting: Setting) -> Witness:
+    return {"found": lipschitz(setting.objective, group=setting.group)}
+
+
+def check_no_constant(found: Lipschitz) -> Outcome:
+    """The gradient follows the law and ends as 1 / scale; on a ball it stays below a bound."""
+    growth = found.measured[-1] / found.measured[0]
+    last = found.measured[-1] * found.scales[-1] / (found.measured[-2] * found.scales[-2])
+    numbers = {"growth": growth, "mismatch with the law": found.mismatch, "met": found.met}
+    if found.bound is not None:
+        numbers["bound on the ball"] = found.bound
+    local = found.bound is None or found.met <= found.bound < math.inf
+    holds = found.mismatch < 1e-6 and last > 0.5 and local
+    bound = "" if found.bound is None else f"; on a ball <= {found.bound:.3g}"
+    return Outcome(f"gradient x {growth:.3g} on the orbit{bound}", numbers, holds)
+
+
+def draw_no_constant(found: Lipschitz) -> str:
+    return figures.gradients(found.scales, found.measured, found.by_law, found.bound)
+
+
+SHARPNESS = {
+    "spectral_norm": Claim(
+        "For every M there is a network with the same predictions whose Hessian has a spectral "
+        "norm of at least M.",
+        "Dinh et al. 2017, 4.2 (theorem 4)",
+        "twins for M = 1e2 .. 1e6",
+        spectral_norm,
+        check_spectral_norm,
+    ),
+    "many_eigenvalues": Claim(
+        "In a deep net at least rank H - min n_k eigenvalues exceed M at an equivalent point.",
+        "Dinh et al. 2017, suppl. E",
+        "a twin, and its whole spectrum",
+        many_eigenvalues,
+        check_many,
+    ),
+    "epsilon_sharpness": Claim(
+        "For every radius there is an equivalent network with the zero function of a layer in the "
+        "ball, which bounds its eps-sharpness from below.",
+        "Dinh et al. 2017, 4",
+        "twins with a layer of norm eps",
+        epsilon_sharpness,
+        check_epsilon_sharpness,
+        draw_epsilon_sharpness,
+    ),
+    "infinite_volume": Claim(
+        "The connected set around a minimum with L < L(theta) + eps has infinite volume.",
+        "Dinh et al. 2017, 4.1",
+        f"{BOXES} disjoint boxes",
+        volume,
+        check_volume,
+        draw_volume,
+    ),
+    "no_lipschitz_constant": Claim(
+        "A loss with a rescaling has no Lipschitz constant, though it has one on every ball.",
+        "Dinh et al. 2017, suppl. C",
+        "gradients along the orbit",
+        no_constant,
+        check_no_constant,
+        draw_no_constant,
+    ),
+}
