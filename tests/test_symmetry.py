@@ -20,14 +20,14 @@ from architectures import (
     ResNet,
     Square,
     ViT,
-    gpt2,
     llama,
     mlp,
+    objective_of,
     randomized,
     tokens,
 )
 from cases import BY_NAME, TOLERANCE, labels, randn
-from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
+from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.group import added
 from spiritlevel.tensors import flatten
 
@@ -48,11 +48,6 @@ def change(model: nn.Module, x: Any, moved: dict[str, Tensor]) -> float:
 
 def other(x: Tensor) -> Tensor:
     return randn(*x.shape, seed=9) if x.is_floating_point() else x.flip(1)
-
-
-def objective_of(model: nn.Module, *shape: int, classes: int = 10, n: int = 6) -> sl.Objective:
-    data = (randn(n, *shape), labels(n, classes=classes))
-    return sl.Objective(randomized(model), data, F.cross_entropy)
 
 
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case.name}")
@@ -295,82 +290,6 @@ def test_frozen_parameters_do_not_move() -> None:
     objective = sl.Objective(model, (randn(6, 64), labels(6, classes=10)), F.cross_entropy)
     assert sl.symmetries(objective).dim == 0  # each hidden layer has a frozen side
     assert sl.symmetries(model, randn(2, 64)).dim == 22
-
-
-# Beyond the diagonal --------------------------------------------------------------------------
-
-
-def test_permutations_of_units() -> None:
-    objective = objective_of(mlp(nn.GELU), 64)
-    sets = permutations(objective)
-    assert [(u.name, u.size) for u in sets] == [("0 -> 2", 12), ("2 -> 4", 10)]
-    units = sets[0]
-    order = units.random(5)
-    moved = units.act(objective.params, order)
-    torch.testing.assert_close(moved["0.weight"], objective.params["0.weight"][order])
-    torch.testing.assert_close(moved["2.weight"], objective.params["2.weight"][:, order])
-    back = units.act(moved, units.inverse(order))
-    assert all(torch.equal(back[n], p) for n, p in objective.params.items())
-    assert sl.verify(objective, units.apply(objective, order)).relative <= ROUNDING
-    with pytest.raises(sl.SpiritlevelError, match="a permutation of 12 units"):
-        units.act(objective.params, torch.zeros(12).long())
-
-
-def test_permutations_take_statistics_along() -> None:
-    objective = objective_of(ResNet((4, 8), 1, "B"), 3, 8, 8)
-    sizes = {u.name: u.size for u in permutations(objective)}
-    assert sizes == {
-        "conv1 -> stages.1.shortcut.0": 4,  # the first stage's stream
-        "stages.0.conv1 -> stages.0.conv2": 4,
-        "stages.1.conv1 -> stages.1.conv2": 8,
-        "stages.1.conv2 -> linear": 8,
-    }
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_linear_maps_of_heads(attention: str) -> None:
-    ids = tokens()
-    model = randomized(gpt2(attention).model)  # type: ignore[arg-type]
-    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
-    maps = head_maps(objective)
-    assert (
-        sorted((m.kind, m.size) for m in maps) == [("query-key", 8)] * 4 + [("value-output", 8)] * 4
-    )
-    for number, head in enumerate(maps):
-        matrix = head.random(number)
-        twin = head.apply(objective, matrix)
-        assert sl.verify(objective, twin).relative <= 1e-11
-        assert float((twin.vector - objective.vector).norm()) > 0.1
-        back = head.act(twin.params, head.inverse(matrix))
-        for name, tensor in objective.params.items():
-            torch.testing.assert_close(back[name], tensor, rtol=1e-9, atol=1e-10)
-
-
-def test_rotated_queries_have_no_linear_maps_but_values_do() -> None:
-    ids = tokens()
-    model = randomized(llama().model)  # type: ignore[arg-type]
-    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
-    maps = head_maps(objective)
-    assert [m.kind for m in maps] == ["value-output"] * 4  # two key-value heads in two layers
-    assert all(len(m.down) == 2 for m in maps)  # each serves two query heads
-
-
-@pytest.mark.parametrize(
-    ("activation", "dim"), [(nn.Tanh, 22), (nn.Hardtanh, 22), (nn.ReLU, 0), (nn.GELU, 0)]
-)
-def test_signs_of_odd_activations(activation: Any, dim: int) -> None:
-    objective = objective_of(mlp(activation), 64)
-    signs = sign_flips(objective)
-    assert signs.dim == dim
-    flips = signs.random(1)
-    twin = signs.apply(objective, flips)
-    assert sl.verify(objective, twin).relative <= ROUNDING
-    again = signs.act(twin.params, signs.inverse(flips))
-    assert all(torch.equal(again[n], p) for n, p in objective.params.items())
-    if dim:
-        assert not torch.equal(twin.vector, objective.vector)
-        with pytest.raises(sl.SpiritlevelError, match="flips are 22 numbers 0 or 1"):
-            signs.act(objective.params, torch.full((22,), 2))
 
 
 # Refusals -------------------------------------------------------------------------------------
