@@ -166,6 +166,7 @@ FAILURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "measure": (lambda m: sl.measure(objective(m), ["nothing"]), "unknown measure 'nothing'"),
     "rung": (lambda m: sl.hessian(objective(m), rung="x"), "rung is 'x'"),
     "restricted": (lambda m: sl.restricted(sl.hessian(objective(m)), "x"), "no parameter matches"),
+    "example": (lambda m: sl.symmetries(m, randn(2, 3, 9)), "does not take this example"),
 }
 
 

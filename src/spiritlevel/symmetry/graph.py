@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.scope import fixed_rng
+from spiritlevel.scope import fixed_rng, without_fastpath
 from spiritlevel.symmetry.forms import squash
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS, Rule
 from spiritlevel.symmetry.walk import Scales, Walk
@@ -39,10 +39,9 @@ class Predictor(nn.Module):
         return self.outputs(self.model, map_tensors(lambda _: next(given), self.example))
 
 
+@without_fastpath()
 def capture(predictor: Predictor) -> ExportedProgram:
     """The torch.export graph, or one clear message why there is none."""
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     inputs = tuple(leaves(predictor.example))
     _try_eagerly(predictor, inputs)
     try:
@@ -59,8 +58,6 @@ def capture(predictor: Predictor) -> ExportedProgram:
             "it; take them out (torch.where, torch.cond, a registered fake kernel), or give the "
             "part that can be traced. measure() and all that needs no symmetry still work"
         ) from None
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
 
 
 def _try_eagerly(predictor: Predictor, inputs: tuple[Tensor, ...]) -> None:
