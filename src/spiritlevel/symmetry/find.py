@@ -97,7 +97,7 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
         return Predictor(copied, model.loss.outputs, batch), set(model.params)
     module, _ = unwrap(model)
-    copied = private_copy(module).cpu().float().eval()
+    copied = cast(private_copy(module), torch.float32, torch.device("cpu")).eval()
     if example is None:
         example = guessed(copied)
     example = map_tensors(lambda t: t.detach().cpu(), example)
