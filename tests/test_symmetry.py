@@ -116,6 +116,16 @@ def test_kinds_of_a_transformer() -> None:
     assert sl.symmetries(model).dim == 112  # without an example
 
 
+def test_kinds_do_not_depend_on_how_attention_is_written() -> None:
+    fused, by_hand = (
+        sl.symmetries(randomized(ViT(8, 2, 1, fused)), randn(2, 3, 8, 8)) for fused in (True, False)
+    )
+    assert fused.kinds == {"query-key": 8, "value-output": 8, "dead": 8, "gain": 24}
+    assert by_hand.kinds == fused.kinds
+    layers = {g.layer.rpartition(".")[0] for g in by_hand.generators if g.kind == "value-output"}
+    assert layers == {"blocks.0.attention.v"}
+
+
 # Laws -----------------------------------------------------------------------------------------
 
 
@@ -204,6 +214,22 @@ def test_an_element_is_found_again_from_two_points() -> None:
     t = group.random(3)
     found = group.locate(objective.params, group.apply(objective, t).params)
     torch.testing.assert_close(found, t, rtol=1e-9, atol=1e-9)
+    weight = objective.params["2.weight"].clone()
+    weight[:, ::2] = 0.0  # says nothing about the scale that it would have
+    sparse = objective.at({"2.weight": weight})
+    found = group.locate(sparse.params, group.apply(sparse, t).params)
+    torch.testing.assert_close(found, t, rtol=1e-9, atol=1e-9)
+
+
+def test_large_matrices_are_scaled_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = objective_of(mlp(nn.ReLU), 64)
+    group = sl.symmetries(objective)
+    t = group.random(3)
+    whole = group.act(objective.params, t)
+    for elements in (1, 25, 64 * 5):  # less than a row, some rows that do not divide all
+        monkeypatch.setattr("spiritlevel.symmetry.group.CHUNK", elements)
+        for name, tensor in group.act(objective.params, t).items():
+            assert torch.equal(tensor, whole[name])
 
 
 def test_parts_of_a_group() -> None:
