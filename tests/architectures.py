@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import randn
+from cases import labels, randn
+from spiritlevel import Objective
 
 
 class Square(nn.Module):
@@ -221,6 +222,11 @@ def randomized(model: nn.Module, seed: int = 0) -> nn.Module:
                 fan = tensor[0].numel() if tensor.ndim > 1 else 4
                 tensor.copy_(noise / fan**0.5)
     return model.double().eval()
+
+
+def objective_of(model: nn.Module, *shape: int, classes: int = 10, n: int = 6) -> Objective:
+    data = (randn(n, *shape), labels(n, classes=classes))
+    return Objective(randomized(model), data, F.cross_entropy)
 
 
 @dataclass(frozen=True)

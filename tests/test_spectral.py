@@ -77,6 +77,16 @@ def test_residuals_are_the_true_ones_and_below_tol(tol: float, memory: int | Non
         assert abs(float(v.norm()) - 1) < 1e-12
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_cover_the_rounding_of_single_precision(seed: int) -> None:
+    dense = matrix(SPECTRUM, seed).float()
+    truth = float(torch.linalg.eigvalsh(dense.double())[-1])
+    (found,) = sl.eigenvalues(sl.from_matrix(dense), tol=1e-7, seed=seed)
+    assert found.residual is not None
+    assert abs(found.value - truth) <= found.residual
+    assert found.residual >= 10 * torch.finfo(torch.float32).eps * found.value
+
+
 def test_memory_bounds_the_basis() -> None:
     held = []
     plain = operator()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +14,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import spiritlevel as sl
-from architectures import COUNTED, Counted, ResNet, ViT, gpt2, llama, mlp, randomized, tokens
+from architectures import (
+    COUNTED,
+    Counted,
+    ResNet,
+    Square,
+    ViT,
+    llama,
+    mlp,
+    objective_of,
+    randomized,
+    tokens,
+)
 from cases import BY_NAME, TOLERANCE, labels, randn
-from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
+from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.group import added
+from spiritlevel.tensors import flatten
 
 ROUNDING = 1e-12
 
@@ -37,11 +50,6 @@ def other(x: Tensor) -> Tensor:
     return randn(*x.shape, seed=9) if x.is_floating_point() else x.flip(1)
 
 
-def objective_of(model: nn.Module, *shape: int, classes: int = 10, n: int = 6) -> sl.Objective:
-    data = (randn(n, *shape), labels(n, classes=classes))
-    return sl.Objective(randomized(model), data, F.cross_entropy)
-
-
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case.name}")
 def test_dimension_by_hand_and_equal_predictions(case: Counted) -> None:
     model, x = randomized(case.make()), case.example()
@@ -50,7 +58,7 @@ def test_dimension_by_hand_and_equal_predictions(case: Counted) -> None:
     moved = group.act(state_of(model, group), group.random(1, scale=0.5))
     worst = max(change(model, x, moved), change(model, other(x), moved))
     if case.options.get("eps") == "approximate":
-        assert worst <= 0.05 if group.norms else ROUNDING  # the certificates tell more
+        assert worst <= (0.05 if group.norms else ROUNDING)  # the certificates tell more
     else:
         assert worst <= ROUNDING
 
@@ -108,6 +116,16 @@ def test_kinds_of_a_transformer() -> None:
     assert sl.symmetries(model).dim == 112  # without an example
 
 
+def test_kinds_do_not_depend_on_how_attention_is_written() -> None:
+    fused, by_hand = (
+        sl.symmetries(randomized(ViT(8, 2, 1, fused)), randn(2, 3, 8, 8)) for fused in (True, False)
+    )
+    assert fused.kinds == {"query-key": 8, "value-output": 8, "dead": 8, "gain": 24}
+    assert by_hand.kinds == fused.kinds
+    layers = {g.layer.rpartition(".")[0] for g in by_hand.generators if g.kind == "value-output"}
+    assert layers == {"blocks.0.attention.v"}
+
+
 # Laws -----------------------------------------------------------------------------------------
 
 
@@ -140,23 +158,41 @@ def _encoder_group() -> Group:
     return _GROUPS["encoder"]
 
 
-@pytest.mark.parametrize("name", [n for n in BY_NAME if "LSTM" not in n and "GRU" not in n])
+LAWFUL: dict[str, Callable[[], tuple[sl.Objective, dict[str, Any]]]] = {
+    **{
+        name: lambda name=name: (BY_NAME[name].objective(), {})
+        for name in (
+            "relu mlp",
+            "cnn with BatchNorm in train mode",
+            "embedding",
+            "TransformerEncoderLayer",
+            "GPT-2",
+            "Llama",
+        )
+    },
+    "squared ReLU": lambda: (objective_of(mlp(Square), 64), {}),
+    "ResNet": lambda: (objective_of(ResNet((3, 4), 1, "B"), 3, 6, 6), {"statistics": "free"}),
+}
+
+
+@pytest.mark.parametrize("name", LAWFUL)
 def test_gradients_and_hessians_move_as_the_law_says(name: str) -> None:
-    objective = BY_NAME[name].objective()
-    group = sl.symmetries(objective)
-    t = group.random(4, scale=0.4)
-    twin = group.apply(objective, t)
-    factors = group.factors(t)
-    d = objective.at({n: factors[n].expand(s).clone() for n, s in objective.shapes.items()}).vector
+    """grad L(D theta) = D^-1 grad L(theta), and the Hessian is D^-1 H D^-1."""
+    objective, options = LAWFUL[name]()
+    group = sl.symmetries(objective, **options)
+    assert group.dim > 0
+    gradient, hessian = objective.gradient(), sl.hessian(objective, compile=False)
     rtol = max(1e-9, TOLERANCE.get(name, 0.0))
 
     def close(found: Tensor, truth: Tensor) -> None:
         assert float((found - truth).norm()) <= rtol * float(truth.norm()) + 1e-14
 
-    close(twin.gradient(), objective.gradient() / d)
-    v = randn(objective.size)
-    product = sl.hessian(twin, compile=False) @ v
-    close(product, (sl.hessian(objective, compile=False) @ (v / d)) / d)
+    for seed in range(5):
+        t, v = group.random(seed, scale=0.2 * (1 + seed)), randn(objective.size, seed=seed)
+        twin, factors = group.apply(objective, t), group.factors(t)
+        d = flatten({n: factors[n].expand(s) for n, s in objective.shapes.items()})
+        close(twin.gradient(), gradient / d)
+        close(sl.hessian(twin, compile=False) @ v, (hessian @ (v / d)) / d)
 
 
 def test_pull_is_the_transpose() -> None:
@@ -178,6 +214,22 @@ def test_an_element_is_found_again_from_two_points() -> None:
     t = group.random(3)
     found = group.locate(objective.params, group.apply(objective, t).params)
     torch.testing.assert_close(found, t, rtol=1e-9, atol=1e-9)
+    weight = objective.params["2.weight"].clone()
+    weight[:, ::2] = 0.0  # says nothing about the scale that it would have
+    sparse = objective.at({"2.weight": weight})
+    found = group.locate(sparse.params, group.apply(sparse, t).params)
+    torch.testing.assert_close(found, t, rtol=1e-9, atol=1e-9)
+
+
+def test_large_matrices_are_scaled_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = objective_of(mlp(nn.ReLU), 64)
+    group = sl.symmetries(objective)
+    t = group.random(3)
+    whole = group.act(objective.params, t)
+    for elements in (1, 25, 64 * 5):  # less than a row, some rows that do not divide all
+        monkeypatch.setattr("spiritlevel.symmetry.group.CHUNK", elements)
+        for name, tensor in group.act(objective.params, t).items():
+            assert torch.equal(tensor, whole[name])
 
 
 def test_parts_of_a_group() -> None:
@@ -264,82 +316,6 @@ def test_frozen_parameters_do_not_move() -> None:
     objective = sl.Objective(model, (randn(6, 64), labels(6, classes=10)), F.cross_entropy)
     assert sl.symmetries(objective).dim == 0  # each hidden layer has a frozen side
     assert sl.symmetries(model, randn(2, 64)).dim == 22
-
-
-# Beyond the diagonal --------------------------------------------------------------------------
-
-
-def test_permutations_of_units() -> None:
-    objective = objective_of(mlp(nn.GELU), 64)
-    sets = permutations(objective)
-    assert [(u.name, u.size) for u in sets] == [("0 -> 2", 12), ("2 -> 4", 10)]
-    units = sets[0]
-    order = units.random(5)
-    moved = units.act(objective.params, order)
-    torch.testing.assert_close(moved["0.weight"], objective.params["0.weight"][order])
-    torch.testing.assert_close(moved["2.weight"], objective.params["2.weight"][:, order])
-    back = units.act(moved, units.inverse(order))
-    assert all(torch.equal(back[n], p) for n, p in objective.params.items())
-    assert sl.verify(objective, units.apply(objective, order)).relative <= ROUNDING
-    with pytest.raises(sl.SpiritlevelError, match="a permutation of 12 units"):
-        units.act(objective.params, torch.zeros(12).long())
-
-
-def test_permutations_take_statistics_along() -> None:
-    objective = objective_of(ResNet((4, 8), 1, "B"), 3, 8, 8)
-    sizes = {u.name: u.size for u in permutations(objective)}
-    assert sizes == {
-        "conv1 -> stages.1.shortcut.0": 4,  # the first stage's stream
-        "stages.0.conv1 -> stages.0.conv2": 4,
-        "stages.1.conv1 -> stages.1.conv2": 8,
-        "stages.1.conv2 -> linear": 8,
-    }
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_linear_maps_of_heads(attention: str) -> None:
-    ids = tokens()
-    model = randomized(gpt2(attention).model)  # type: ignore[arg-type]
-    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
-    maps = head_maps(objective)
-    assert (
-        sorted((m.kind, m.size) for m in maps) == [("query-key", 8)] * 4 + [("value-output", 8)] * 4
-    )
-    for number, head in enumerate(maps):
-        matrix = head.random(number)
-        twin = head.apply(objective, matrix)
-        assert sl.verify(objective, twin).relative <= 1e-11
-        assert float((twin.vector - objective.vector).norm()) > 0.1
-        back = head.act(twin.params, head.inverse(matrix))
-        for name, tensor in objective.params.items():
-            torch.testing.assert_close(back[name], tensor, rtol=1e-9, atol=1e-10)
-
-
-def test_rotated_queries_have_no_linear_maps_but_values_do() -> None:
-    ids = tokens()
-    model = randomized(llama().model)  # type: ignore[arg-type]
-    objective = sl.Objective(model, {"input_ids": ids, "labels": ids})
-    maps = head_maps(objective)
-    assert [m.kind for m in maps] == ["value-output"] * 4  # two key-value heads in two layers
-    assert all(len(m.down) == 2 for m in maps)  # each serves two query heads
-
-
-@pytest.mark.parametrize(
-    ("activation", "dim"), [(nn.Tanh, 22), (nn.Hardtanh, 22), (nn.ReLU, 0), (nn.GELU, 0)]
-)
-def test_signs_of_odd_activations(activation: Any, dim: int) -> None:
-    objective = objective_of(mlp(activation), 64)
-    signs = sign_flips(objective)
-    assert signs.dim == dim
-    flips = signs.random(1)
-    twin = signs.apply(objective, flips)
-    assert sl.verify(objective, twin).relative <= ROUNDING
-    again = signs.act(twin.params, signs.inverse(flips))
-    assert all(torch.equal(again[n], p) for n, p in objective.params.items())
-    if dim:
-        assert not torch.equal(twin.vector, objective.vector)
-        with pytest.raises(sl.SpiritlevelError, match="flips are 22 numbers 0 or 1"):
-            signs.act(objective.params, torch.full((22,), 2))
 
 
 # Refusals -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel import symmetry
 from spiritlevel.cli import app
+from spiritlevel.symmetry.example import guessed
 
 SIZE = 3
 
@@ -177,6 +178,7 @@ FAILURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "measure": (lambda m: sl.measure(objective(m), ["nothing"]), "unknown measure 'nothing'"),
     "rung": (lambda m: sl.hessian(objective(m), rung="x"), "rung is 'x'"),
     "restricted": (lambda m: sl.restricted(sl.hessian(objective(m)), "x"), "no parameter matches"),
+    "example": (lambda m: sl.symmetries(m, randn(2, 3, 9)), "does not take this example"),
 }
 
 
@@ -210,6 +212,27 @@ def test_failures_leave_no_trace(name: str) -> None:
     net = model()
     with untouched(net), pytest.raises((sl.SpiritlevelError, AttributeError), match=message):
         call(net)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_bare_modules_of_any_precision_are_copied(dtype: torch.dtype) -> None:
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
+    for example in (None, randn(2, 4).to(dtype)):
+        with untouched(net):
+            assert sl.symmetries(net, example).dim == 5
+            assert [u.size for u in symmetry.permutations(net, example)] == [5]
+            assert symmetry.sign_flips(net, example).dim == 0
+
+
+def test_a_guessed_example_does_not_depend_on_the_global_generator() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with untouched(net):
+            found.append(guessed(net))
+    assert found[0].shape == (2, 9)
+    assert torch.equal(*found)
 
 
 def test_every_public_function_is_tried() -> None:

@@ -45,6 +45,11 @@ def rows(batch: Batch, index: slice) -> Batch:
     return map_tensors(lambda t: t[index], batch)
 
 
+def singles(batch: Batch) -> list[Batch]:
+    """The examples of a batch one by one, as batches of one."""
+    return [rows(batch, slice(i, i + 1)) for i in range(examples(batch))]
+
+
 def divisible(batch: Batch) -> bool:
     """Whether the batch is of tensors alone, one row per example, and of more than one example."""
     n = examples(batch)

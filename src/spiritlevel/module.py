@@ -166,20 +166,6 @@ def _tied_names(module: nn.Module) -> set[str]:
     return every - first
 
 
-def saved_bytes(forward: Callable[[], Tensor]) -> int:
-    """The memory that autograd keeps for the backward pass of `forward`."""
-    seen: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = forward()
-    del result
-    return sum(seen.values())
-
-
 def channels_last(tensor: Tensor) -> Tensor:
     """Images with their channels innermost; other tensors as they are."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

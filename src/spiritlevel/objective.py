@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -18,6 +17,7 @@ from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss import Loss, Total, adapt, moved
+from spiritlevel.microbatch import affordable, cut
 from spiritlevel.module import (
     Scope,
     cast,
@@ -25,20 +25,15 @@ from spiritlevel.module import (
     choose,
     free_bytes,
     private_copy,
-    saved_bytes,
     unwrap,
     working_dtype,
 )
 from spiritlevel.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
+from spiritlevel.totals import adds_up, refuse_chance, refuse_no_mean
 
 Mode = Literal["eval", "train"]
 Params = Mapping[str, Tensor]
-
-# Second-order products hold about this many times what one backward pass saves.
-PEAK_FACTOR = 4
-CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix products
-CUDA_SHARE = 0.6
 
 
 class Coordinates(Protocol):
@@ -236,7 +231,8 @@ class Objective:
             try:
                 rows = torch.cat([every(self._params, batch) for batch in self._batches])
             except (RuntimeError, ValueError, IndexError):  # no batching rule, or control flow
-                rows = torch.stack([self.gradient_sum(e) for e in self._each_example()])
+                ones = [one for batch in self._batches for one in frozen.singles(batch)]
+                rows = torch.stack([self.gradient_sum(one) for one in ones])
         return rows * (self.examples / self.count)
 
     def predictions(self) -> Tensor:
@@ -387,14 +383,8 @@ class Objective:
         """Fix the counts, and meet a loss that is not finite at the door."""
         self.examples = sum(frozen.examples(batch) for batch in self._batches)
         total, self.count = self._sum_and_count()
-        if self.count <= 0:
-            raise SpiritlevelError("data is empty: no label counts (all are ignored or weigh 0)")
+        refuse_no_mean(total, self.count)
         self._value: float | None = total / self.count
-        if not math.isfinite(total):
-            raise SpiritlevelError(
-                f"the loss is {total}: an input, a target or a prediction is not finite; look for "
-                "NaN in the data, log(0) or overflow, or try dtype=torch.float64"
-            )
 
     def _lay_out(self) -> None:
         """Store images channels-last on a GPU: products of a ResNet-20 take 0.6 of the time.
@@ -418,27 +408,12 @@ class Objective:
     @torch.no_grad()
     def _check_examples(self) -> bool:
         """Refuse chance; tell whether the loss of a batch is the sum over its examples."""
-        exact, (once, count) = self._exact_few()
+        exact, (total, count) = self._exact_few()
         few = exact._batches[0]
-        again, _ = exact._total_of(few)
-        if math.isfinite(once) and not math.isclose(once, again, rel_tol=1e-7):
-            raise SpiritlevelError(
-                f"the loss differs between two evaluations ({once} and {again}): "
-                'dropout or other randomness in train mode; use mode="eval", or fix the masks '
-                "with seed=0"
-            )
+        refuse_chance(total, exact._total_of(few)[0])
         if not frozen.divisible(few):
             return all(frozen.examples(batch) == 1 for batch in self._batches)
-        third = -(-frozen.examples(few) // 3)
-        parts = (frozen.rows(few, slice(0, third)), frozen.rows(few, slice(third, None)))
-        try:
-            sums, counts = zip(*(exact._total_of(part) for part in parts), strict=True)
-        except ValueError:  # batch statistics of one example do not exist
-            return False
-        return not math.isfinite(once) or (
-            math.isclose(once, sum(sums), rel_tol=1e-4, abs_tol=1e-9)
-            and math.isclose(count, sum(counts), rel_tol=1e-6)
-        )
+        return adds_up(exact._total_of, few, total, count)
 
     def _total_of(self, batch: Batch) -> tuple[float, float]:
         total, count = self.total(self._params, batch)
@@ -455,30 +430,7 @@ class Objective:
 
     def _cut(self, microbatch: int | None) -> list[Batch]:
         if self.separable and microbatch is None and not self._loss.joins_examples:
-            microbatch = self._affordable()
-        if microbatch is None:
-            return self._batches
-        if not self.separable:
-            raise SpiritlevelError(
-                f"microbatch={microbatch} would change the loss, which is no sum over the "
-                "examples of a batch (BatchNorm or dropout in train mode, or a loss of pairs): "
-                "leave it out"
-            )
-        return frozen.regroup(self._batches, microbatch)
-
-    def _affordable(self) -> int:
-        """How many examples fit: by what a backward pass saves for each."""
-        few = self.few(4)
-        n = frozen.examples(few)
-        half = frozen.rows(few, slice(0, n // 2)) if n > 1 else few
-        with differentiable(recurrent=self._recurrent):
-            point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
-            more, less = (saved_bytes(lambda b=b: self.total(point, b)[0]) for b in (few, half))
-        each = max((more - less) / (n - n // 2) if n > 1 else more, 1.0)
-        room = CUDA_SHARE * free_bytes(self.device) if self.device.type == "cuda" else CPU_BYTES
-        return max(int(room / (PEAK_FACTOR * each)), 1)
-
-    def _each_example(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            for i in range(frozen.examples(batch)):
-                yield frozen.rows(batch, slice(i, i + 1))
+            with differentiable(recurrent=self._recurrent):
+                point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
+                microbatch = affordable(lambda b: self.total(point, b)[0], self.few(4), self.device)
+        return cut(self._batches, microbatch, separable=self.separable)

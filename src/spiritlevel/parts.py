@@ -43,7 +43,7 @@ def _counts(objective: Objective, batch: Batch) -> bool:
 
 def _losses(objective: Objective, batch: Batch) -> Tensor:
     """The loss of every example; from one pass through the model where outputs can be cut."""
-    singles = [frozen.rows(batch, slice(i, i + 1)) for i in range(frozen.examples(batch))]
+    singles = frozen.singles(batch)
     on_outputs = objective.loss.on_outputs
     if on_outputs is None:
         return torch.stack([objective.total(objective.params, one)[0] for one in singles])

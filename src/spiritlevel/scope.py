@@ -75,12 +75,18 @@ def without_tf32() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def twice_differentiable(*, recurrent: bool = False) -> Iterator[None]:
-    """Kernels with second derivatives: fused attention has none, its mathematical form has."""
+def without_fastpath() -> Iterator[None]:
+    """Encoder layers by their plain operations, which derivatives and graphs know."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with differentiable(recurrent=recurrent), sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
+
+
+@contextlib.contextmanager
+def twice_differentiable(*, recurrent: bool = False) -> Iterator[None]:
+    """Kernels with second derivatives: fused attention has none, its mathematical form has."""
+    with without_fastpath(), differentiable(recurrent=recurrent), sdpa_kernel(SDPBackend.MATH):
+        yield

@@ -131,7 +131,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 def orbit_floor(setting: Setting) -> Witness:
     """The orbit's least eigenvalue with its lower bound, and a sweep along one layer."""
-    best = minimum(setting.objective, setting.group, norm="spectral", matrix="ggn")
+    best = minimum(setting.objective, setting.group, norm="spectral", operator="ggn")
     matrix, sweep = ggn(setting.objective), []
     for alpha in SWEEP:
         t = setting.layers.identity()

@@ -12,7 +12,6 @@ from spiritlevel.default import digits, trained_net
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.symmetry import Group, symmetries
-from spiritlevel.tensors import flatten
 
 FEW = 64  # examples, where the whole Hessian is needed
 MINIMA = 3
@@ -60,7 +59,4 @@ class Setting:
 
     def factors(self, group: Group, t: Tensor) -> Tensor:
         """exp(B t) as a flat vector."""
-        found, one = group.factors(t), torch.ones((), dtype=torch.float64)
-        shapes = self.objective.shapes
-        flat = flatten({n: found.get(n, one).expand(shape) for n, shape in shapes.items()})
-        return flat.to(self.objective.device)
+        return group.flat_factors(t, self.objective.shapes).to(self.objective.device)

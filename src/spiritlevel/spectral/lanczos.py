@@ -109,18 +109,9 @@ def eigenpairs(
     # Rounding in the products is seen as asymmetry, which the residual holds, but not all of it.
     errors = torch.maximum(residuals, 10 * torch.finfo(operator.dtype).eps * values.abs())
     order = _select(values, k, which)
+    cost = krylov.products * operator.cost + spent, time.perf_counter() - begin
+    found = _estimates(values[order], errors[order], done[order], status, *cost)
     large = values.abs().argsort(descending=True)[:LEADING]
-    found = tuple(
-        Estimate(
-            value=float(values[i]),
-            residual=float(errors[i]),
-            matvecs=krylov.products * operator.cost + spent,
-            seconds=time.perf_counter() - begin,
-            status=Status.CONVERGED if done[i] else status,
-            remedy="" if done[i] else "raise budget, or memory, or tol",
-        )
-        for i in order
-    )
     chosen, leading = coordinates[:, order], coordinates[:, large]
     return Eigenpairs(
         found,
@@ -128,6 +119,25 @@ def eigenpairs(
         krylov.image(chosen),
         krylov.lift(leading),
         krylov.image(leading),
+    )
+
+
+def _estimates(
+    values: Tensor, errors: Tensor, done: Tensor, status: Status, matvecs: float, seconds: float
+) -> tuple[Estimate, ...]:
+    """Ritz values with their errors; those that are not done have the status of the whole."""
+    return tuple(
+        Estimate(
+            value=value,
+            residual=error,
+            matvecs=matvecs,
+            seconds=seconds,
+            status=Status.CONVERGED if finished else status,
+            remedy="" if finished else "raise budget, or memory, or tol",
+        )
+        for value, error, finished in zip(
+            values.tolist(), errors.tolist(), done.tolist(), strict=True
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss.base import call, first_tensor
 from spiritlevel.scope import fixed_rng
+from spiritlevel.tensors import generator
 
 SIDES = (32, 28, 224, 64, 96, 128, 256, 299)
 TOKENS = 6
@@ -32,6 +34,7 @@ def guessed(model: nn.Module) -> Any:
 
 def _candidates(model: nn.Module) -> list[Any]:
     found: list[Any] = []
+    noise = partial(torch.randn, generator=generator(0), dtype=torch.float32, device="cpu")
     embedded = next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
     tokens = torch.arange(2 * TOKENS).reshape(2, TOKENS)
     if hasattr(model, "config") and embedded is not None:
@@ -42,18 +45,18 @@ def _candidates(model: nn.Module) -> list[Any]:
             found.append(tokens % layer.num_embeddings)
         elif isinstance(layer, nn.Linear):
             width = layer.in_features
-            found += [torch.randn(2, width), torch.randn(2, TOKENS, width)]
+            found += [noise(2, width), noise(2, TOKENS, width)]
             side = round(width**0.5)
-            found += [torch.randn(2, 1, side, side)] if side * side == width else []
+            found += [noise(2, 1, side, side)] if side * side == width else []
         elif isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             dims = len(layer.kernel_size)
             sides = SIDES if dims < 3 else (16, 32, 64)
-            found += [torch.randn(2, layer.in_channels, *[s] * dims) for s in sides]
+            found += [noise(2, layer.in_channels, *[s] * dims) for s in sides]
         elif isinstance(layer, nn.RNNBase):
-            found.append(torch.randn(2, TOKENS, layer.input_size))
+            found.append(noise(2, TOKENS, layer.input_size))
         elif isinstance(layer, nn.TransformerEncoderLayer):
             width = layer.linear1.in_features
-            found.append(torch.randn(2, TOKENS, width))
+            found.append(noise(2, TOKENS, width))
         else:
             continue
         break

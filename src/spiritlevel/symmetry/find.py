@@ -21,15 +21,9 @@ from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.dead import dead_biases
 from spiritlevel.symmetry.example import guessed
 from spiritlevel.symmetry.forms import WILD, Number, compact
-from spiritlevel.symmetry.graph import (
-    Interpreter,
-    Lookup,
-    Predictor,
-    capture,
-    name_of,
-    parameter_scales,
-)
+from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture, name_of
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
+from spiritlevel.symmetry.parameters import parameter_scales
 from spiritlevel.symmetry.rules import RULES
 from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
 from spiritlevel.tensors import generator, leaves, map_tensors
@@ -103,7 +97,7 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
         return Predictor(copied, model.loss.outputs, batch), set(model.params)
     module, _ = unwrap(model)
-    copied = private_copy(module).cpu().float().eval()
+    copied = cast(private_copy(module), torch.float32, torch.device("cpu")).eval()
     if example is None:
         example = guessed(copied)
     example = map_tensors(lambda t: t.detach().cpu(), example)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -71,47 +72,36 @@ def group_norm(
     return scaled_and_shifted(walk, weight, bias, 1)
 
 
-def instance_norm(
-    walk: Walk,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Scales:
-    if not use_input_stats:
-        return batch_norm(
-            walk, input, weight, bias, running_mean, running_var, False, momentum, eps
-        )
-    normalized(walk, input, list(range(2, input.ndim)), eps, "instance_norm")
-    return scaled_and_shifted(walk, weight, bias, 1)
+def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scales]:
+    """(x - mean) / sqrt(var + eps) * gain + bias, per channel of all examples or of each one."""
+
+    def rule(
+        walk: Walk,
+        input: Any,
+        weight: Any,
+        bias: Any,
+        mean: Any,
+        var: Any,
+        own_statistics: bool,
+        momentum: float,
+        eps: float,
+        *_: Any,
+        **__: Any,
+    ) -> Scales:
+        others = [d for d in range(input.ndim) if d != 1]
+        if own_statistics or mean is None:
+            normalized(walk, input, others if joins_examples else others[1:], eps, operation)
+            return scaled_and_shifted(walk, weight, bias, 1)
+        if walk.statistics == "fixed":
+            walk.block(Scales((walk.tied(input, others),)), f"fixed statistics of {operation}")
+            return scaled_and_shifted(walk, weight, bias, 1)
+        return _with_statistics(walk, input, weight, bias, mean, var, eps)
+
+    return rule
 
 
-def batch_norm(
-    walk: Walk,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Scales:
-    """(x - mean) / sqrt(var + eps) * gain + bias, per channel."""
-    others = [d for d in range(input.ndim) if d != 1]
-    if training or running_mean is None:
-        normalized(walk, input, others, eps, "batch_norm")
-        return scaled_and_shifted(walk, weight, bias, 1)
-    if walk.statistics == "fixed":
-        walk.block(Scales((walk.tied(input, others),)), "fixed statistics of batch_norm")
-        return scaled_and_shifted(walk, weight, bias, 1)
-    return _with_statistics(walk, input, weight, bias, running_mean, running_var, eps)
+batch_norm = channel_norm("batch_norm", joins_examples=True)
+instance_norm = channel_norm("instance_norm", joins_examples=False)
 
 
 def _with_statistics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -82,21 +83,27 @@ def einsum(walk: Walk, equation: str, tensors: list[Any], path: Any = None) -> S
     return walk.made(out.reshape(out.shape[: len(result)]))
 
 
-def convolution(walk: Walk, input: Any, weight: Any, bias: Any, groups: int, swap: bool) -> Scales:
-    """One equation per pair of channels: padding and positions add none that are new."""
-    flat = input.ndim == weight.ndim - 1  # without a batch
-    images = Scales(tuple(t.unsqueeze(0) if flat else t for t in walk.terms(input)))
-    x = walk.tied(images, list(range(2, images.ndim))).flatten(1)
-    kernel = Scales(tuple(_taps_tied(walk, weight)))
-    split = x.reshape(x.shape[0], groups, 1, -1)
-    if swap:  # transposed: (in, out / groups)
-        laid = [t.unflatten(0, (groups, -1)).mT for t in kernel.terms]
-    else:
+def convolution(*, transposed: bool) -> Callable[..., Scales]:
+    """Kernels (out, in / groups), or (in, out / groups) where transposed.
+
+    One equation per pair of channels: padding and positions add none that are new.
+    """
+
+    def rule(walk: Walk, input: Any, weight: Any, bias: Any = None, *_: Any, **__: Any) -> Scales:
+        groups = walk.option("groups") or 1
+        flat = input.ndim == weight.ndim - 1  # without a batch
+        images = Scales(tuple(t.unsqueeze(0) if flat else t for t in walk.terms(input)))
+        x = walk.tied(images, list(range(2, images.ndim))).flatten(1)
+        kernel = Scales(tuple(_taps_tied(walk, weight)))
         laid = [t.unflatten(0, (groups, -1)) for t in kernel.terms]
-    out = walk.contract([kernel], [split, *(t.unsqueeze(0) for t in laid)], [-1])
-    out = add_bias(walk, out.reshape(x.shape[0], -1), bias, 1)
-    out = out[0] if flat else out
-    return walk.made(out[(...,) + (None,) * (weight.ndim - 2)])
+        laid = [t.mT.unsqueeze(0) if transposed else t.unsqueeze(0) for t in laid]
+        split = x.reshape(x.shape[0], groups, 1, -1)
+        out = walk.contract([kernel], [split, *laid], [-1])
+        out = add_bias(walk, out.reshape(x.shape[0], -1), bias, 1)
+        out = out[0] if flat else out
+        return walk.made(out[(...,) + (None,) * (weight.ndim - 2)])
+
+    return rule
 
 
 def _taps_tied(walk: Walk, weight: Any) -> list[Tensor]:
@@ -105,33 +112,6 @@ def _taps_tied(walk: Walk, weight: Any) -> list[Tensor]:
     if all(t.stride(d) == 0 or t.shape[d] == 1 for t in terms for d in dims):
         return [t[(..., *(0 for _ in dims))] for t in terms]
     return [walk.tied(weight, dims)[(..., *(0 for _ in dims))]]
-
-
-def convolve(
-    walk: Walk,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Scales:
-    return convolution(walk, input, weight, bias, groups, swap=False)
-
-
-def convolve_back(
-    walk: Walk,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Scales:
-    return convolution(walk, input, weight, bias, groups, swap=True)
 
 
 def embedding(

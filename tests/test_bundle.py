@@ -1,0 +1,88 @@
+"""The model of the largest eigenvalue: below it everywhere, exact where it was made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from cases import randn
+from spiritlevel.operators import from_matrix
+from spiritlevel.orbit.bundle import Model, least_norm, model_of
+from spiritlevel.orbit.cells import Array, Cells
+
+SIZE, DIM = 10, 3
+ALL = np.ones(DIM)
+
+
+def grid(seed: int) -> Cells:
+    exponents = np.random.default_rng(seed).integers(-1, 2, (SIZE, DIM)).astype(float)
+    exponents[: 2 * DIM] = np.vstack([np.eye(DIM), -np.eye(DIM)])
+    shape = {"x": torch.Size([SIZE])}
+    return Cells(shape, shape, csr_matrix(exponents))
+
+
+def moved(matrix: Tensor, cells: Cells, t: Array) -> Tensor:
+    """D A D with D = exp(-B t)."""
+    d = torch.from_numpy(np.exp(-cells.log_scales(t)))
+    return d[:, None] * matrix * d[None, :]
+
+
+def psd(seed: int) -> Tensor:
+    root = randn(SIZE, SIZE - 2, seed=seed)
+    return root @ root.T
+
+
+def model_at(matrix: Tensor, cells: Cells, t: Array, count: int = 3) -> Model:
+    """Made of the top eigenvectors at t."""
+    d = torch.from_numpy(np.exp(-cells.log_scales(t)))
+    z = d[:, None] * torch.linalg.eigh(moved(matrix, cells, t))[1][:, -count:]
+    return model_of(cells, matrix @ z, z.T @ matrix @ z)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_below_everywhere_and_exact_where_it_was_made(seed: int) -> None:
+    matrix, cells, draws = psd(seed), grid(seed), np.random.default_rng(seed)
+    here = draws.normal(size=DIM)
+    model = model_at(matrix, cells, here)
+    for t in (here, *draws.normal(size=(10, DIM))):
+        truth = float(torch.linalg.eigvalsh(moved(matrix, cells, t))[-1])
+        bound = float(np.linalg.eigvalsh(model.matrix(t))[-1])
+        assert bound <= truth * (1 + 1e-10)
+        masses = model.dual(here, 100)  # weights made at one point are a bound at every other
+        assert masses @ np.exp(-2 * cells.log_scales(t)) <= bound * (1 + 1e-10)
+        if t is here:
+            assert bound == pytest.approx(truth, rel=1e-10)
+
+
+@pytest.mark.parametrize("power", [2, 30, 300])
+def test_the_slope_of_the_model(power: int) -> None:
+    """Against central differences; generators that are not free have none."""
+    cells, draws = grid(0), np.random.default_rng(0)
+    model, t = model_at(psd(0), cells, np.zeros(DIM)), 0.3 * draws.normal(size=DIM)
+    value, slope = model.log_norm(t, power, ALL)
+    values = np.linalg.eigvalsh(model.matrix(t))
+    norm = values[-1] * ((values / values[-1]) ** power).sum() ** (1 / power)
+    assert value == pytest.approx(np.log(norm), rel=1e-12)
+    step = 1e-5 * np.eye(DIM)
+    ends = [[model.log_norm(t + sign * e, power, ALL)[0] for e in step] for sign in (1, -1)]
+    assert slope == pytest.approx((np.array(ends[0]) - ends[1]) / 2e-5, rel=1e-5, abs=1e-7)
+    assert model.log_norm(t, power, np.array([1.0, 0.0, 1.0]))[1][1] == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_least_norm_of_an_indefinite_matrix(seed: int) -> None:
+    """From everywhere, and of -A too: negative eigenvalues count as positive ones do."""
+    root = randn(SIZE, SIZE, seed=seed)
+    matrix, cells = root + root.T, grid(seed)
+    starts = np.zeros(DIM), np.random.default_rng(seed).normal(size=DIM)
+    plain, turned = (
+        least_norm(from_matrix(m), cells, start, ALL, 1e-3, seed)
+        for m, start in zip((matrix, -matrix), starts, strict=True)
+    )
+    there = torch.linalg.matrix_norm(moved(matrix, cells, plain.t), 2)
+    assert plain.value == pytest.approx(float(there), rel=1e-3)
+    assert plain.value <= float(torch.linalg.matrix_norm(matrix, 2)) * (1 + 1e-3)
+    assert turned.value == pytest.approx(plain.value, rel=2e-2)
