@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: demo test check format clean
 
 demo: $(VENV)/.demo
-	$(BIN)/spiritlevel audit
+	$(BIN)/spiritlevel audit -o report.html
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
