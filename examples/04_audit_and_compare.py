@@ -1,6 +1,6 @@
 """Which flatness numbers mean something for a network, and which of two is flatter.
 
-    python examples/04_audit_and_compare.py
+python examples/04_audit_and_compare.py
 """
 
 from pathlib import Path
