@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -84,3 +86,31 @@ def test_heads_move_on_the_gpu() -> None:
     assert len(maps) == 4
     for head in maps:
         assert sl.verify(objective, head.apply(objective, head.random(1))).relative <= 1e-10
+
+
+def test_an_audit_is_the_same_on_both_devices(tmp_path: Path) -> None:
+    data = (randn(40, 1, 6, 6), labels(40))
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+    )
+    model = randomized(net)
+    names = [name for name, entry in sl.MEASURES.items() if not entry.parts]
+    cpu, gpu = (
+        sl.audit(sl.Objective(model, data, F.cross_entropy, device=device), names)
+        for device in ("cpu", "cuda")
+    )
+    for name in names:
+        a, b = cpu[name], gpu[name]
+        assert a.text.split(" x ")[0] == b.text.split(" x ")[0], name
+        gap = abs(a.here.value - b.here.value)
+        assert gap <= 3 * (a.here.error + b.here.error) + 1e-5 * abs(a.here.value), name
+    sl.write_report(gpu, tmp_path / "report.html")
+    objective = sl.Objective(model, data, F.cross_entropy, device="cuda")
+    frobenius = [
+        sl.orbit.minimum(o, norm="frobenius").value
+        for o in (objective, sl.Objective(model, data, F.cross_entropy))
+    ]
+    assert frobenius[0] == pytest.approx(frobenius[1], rel=1e-6)
+    twin = sl.sharpen(objective, target=1e4).objective
+    found = sl.compare({"net": objective, "twin": twin}, ["hessian_trace", "orbit_trace"])
+    assert found["hessian_trace"].text == "twin is sharper only in these coordinates"

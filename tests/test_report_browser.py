@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
+import conformance
 import reports
+import spiritlevel as sl
 from spiritlevel.report import audit_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -106,6 +108,30 @@ def test_the_predictions_shown_are_those_of_the_stop(browser: Browser, tmp_path:
     page.locator("#stop").press("End")
     assert numbers(page)[:2] == ["0.500000", "0.500000"]
     page.close()
+
+
+def test_a_real_audit(browser: Browser, tmp_path: Path) -> None:
+    """Curvature by the thousand, and not one digit of a prediction."""
+    path = sl.write_report(sl.audit(conformance.objective()), tmp_path / "report.html")
+    page = browser.new_page()
+    fetched: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.goto(path.as_uri())
+    tops, shown = [], []
+    page.locator("#stop").press("Home")
+    for _ in range(9):
+        tops.append(float(page.locator("#top").inner_text()))
+        shown.append(numbers(page))
+        page.locator("#stop").press("ArrowRight")
+    page.close()
+    assert shown == [shown[0]] * 9
+    assert all(float(number) <= 1 for number in shown[0])
+    assert len(set(tops)) == 9
+    assert tops[-1] > 1e3 * tops[0]
+    assert fetched == [path.as_uri()]
+    assert wrong == []
 
 
 def test_named_stops_are_buttons(page: Page) -> None:
