@@ -6,9 +6,6 @@ import math
 
 from torch import Tensor
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.lipschitz import Lipschitz, lipschitz
@@ -16,6 +13,9 @@ from spiritlevel.objective import Objective
 from spiritlevel.sharpening import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import verify
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.setting import Setting
 from spiritlevel.volume import InfiniteVolume, infinite_volume, scale_factor
 
 TARGETS = (1e2, 1e3, 1e4, 1e5, 1e6)

@@ -16,10 +16,10 @@ from torch import nn
 
 from cases import BY_NAME
 from spiritlevel import Objective, SpiritlevelError
-from spiritlevel.claims import CLAIMS, Setting, claims
-from spiritlevel.claims import fitting as fitting_claims
 from spiritlevel.inputs import affine
 from spiritlevel.reparam import Power
+from spiritlevel.theorems import CLAIMS, Setting, claims
+from spiritlevel.theorems import fitting as fitting_claims
 from spiritlevel.volume import box_log_volumes
 
 Witness = dict[str, Any]

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spiritlevel.claims.setting import Setting
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.theorems.setting import Setting
 from spiritlevel.version import __version__
 
 SCHEMA = 1

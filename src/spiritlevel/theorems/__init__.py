@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from spiritlevel.claims.base import Claim, Claims, Outcome, Result
-from spiritlevel.claims.coordinates import COORDINATES
-from spiritlevel.claims.fitting import FITTING
-from spiritlevel.claims.scaling import SCALING
-from spiritlevel.claims.setting import Setting
-from spiritlevel.claims.sharpness import SHARPNESS
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.progress import bar
 from spiritlevel.scope import set_apart
+from spiritlevel.theorems.base import Claim, Claims, Outcome, Result
+from spiritlevel.theorems.coordinates import COORDINATES
+from spiritlevel.theorems.fitting import FITTING
+from spiritlevel.theorems.scaling import SCALING
+from spiritlevel.theorems.setting import Setting
+from spiritlevel.theorems.sharpness import SHARPNESS
 
 __all__ = ["CLAIMS", "Claim", "Claims", "Outcome", "Result", "Setting", "claims"]
 

@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import ggn, hessian
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator, scaled
@@ -20,6 +17,9 @@ from spiritlevel.orbit import minimum
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import verify
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.setting import Setting
 
 LAW = 1e-9  # relative, float64
 PROBES = 3

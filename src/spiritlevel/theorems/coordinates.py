@@ -13,9 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.inputs import (
     FIXED,
@@ -30,6 +27,9 @@ from spiritlevel.inputs import (
 from spiritlevel.objective import Objective
 from spiritlevel.reparam import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.setting import Setting
 
 CASES = 2000
 STEP = 1e-6  # of finite differences

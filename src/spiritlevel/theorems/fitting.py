@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.coordinates import OWN
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.coordinates import OWN
+from spiritlevel.theorems.setting import Setting
 
 DIMENSION, POINTS = 10, 20
 LABELS, WIDTH = 100, 10
