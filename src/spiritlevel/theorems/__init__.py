@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.progress import bar
-from spiritlevel.scope import set_apart
+from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.theorems.base import Claim, Claims, Outcome, Result
 from spiritlevel.theorems.coordinates import COORDINATES
 from spiritlevel.theorems.fitting import FITTING
@@ -16,9 +16,18 @@ from spiritlevel.theorems.scaling import SCALING
 from spiritlevel.theorems.setting import Setting
 from spiritlevel.theorems.sharpness import SHARPNESS
 
-__all__ = ["CLAIMS", "Claim", "Claims", "Outcome", "Result", "Setting", "claims"]
+__all__ = ["CLAIMS", "Claim", "Claims", "Outcome", "Result", "Setting", "chosen", "claims"]
 
 CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
+
+
+def chosen(names: str | Iterable[str] | None) -> list[str]:
+    """The names of these claims, or of all; an unknown one is refused."""
+    found = [names] if isinstance(names, str) else list(CLAIMS if names is None else names)
+    unknown = [name for name in found if name not in CLAIMS]
+    if unknown:
+        raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
+    return found
 
 
 @set_apart()
@@ -30,25 +39,38 @@ def claims(
 ) -> Claims:
     """Build and check claims on an objective, or on the net of the digits; all of them if None.
 
-    A claim that does not apply to the given network says why and is not counted.
+    A claim that does not apply to the given network says why and is not counted. Ctrl-C keeps those
+    that are done.
     """
     if objective is not None:
         only_objectives(objective)
-    chosen = [names] if isinstance(names, str) else list(CLAIMS if names is None else names)
-    unknown = [name for name in chosen if name not in CLAIMS]
-    if unknown:
-        raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
-    setting, begin, drawn, results = Setting(objective), time.perf_counter(), {}, []
-    with bar(len(chosen), "claims") as progress:
-        for name in chosen:
-            progress.set_postfix_str(name)
-            result, svg = _run(name, setting, figures)
-            results.append(result)
-            if svg:
-                drawn[name] = svg
-            progress.update()
-    network = "the net of the digits" if objective is None else repr(objective)
-    return Claims(tuple(results), network, time.perf_counter() - begin, drawn)
+    wanted, setting, begin = chosen(names), Setting(objective), time.perf_counter()
+    results: list[Result] = []
+    drawn: dict[str, str] = {}
+    interrupted = ""
+    with bar(len(wanted), "claims") as progress, heard_interrupts() as heard:
+        try:
+            for name in wanted:
+                progress.set_postfix_str(name)
+                result, svg = _run(name, setting, figures)
+                if heard:  # an eigenvalue kept what it had, and no verdict may rest on that
+                    raise KeyboardInterrupt
+                results.append(result)
+                if svg:
+                    drawn[name] = svg
+                progress.update()
+        except BaseException as error:
+            # inside torch, Ctrl-C may come out as a RuntimeError
+            if not heard and not isinstance(error, KeyboardInterrupt):
+                raise
+            if not results:
+                raise KeyboardInterrupt from error
+            interrupted = f"{len(results)} of {len(wanted)} claims were done"
+    network = "the net of the digits"
+    if objective is not None:
+        network = repr(objective).removeprefix("Objective(").removesuffix(")")
+    seconds = time.perf_counter() - begin
+    return Claims(tuple(results), network, seconds, drawn, interrupted)
 
 
 def _run(name: str, setting: Setting, figures: bool) -> tuple[Result, str]:
@@ -65,8 +87,14 @@ def _run(name: str, setting: Setting, figures: bool) -> tuple[Result, str]:
             if setting.given is None:
                 raise
             skipped = f"does not apply: {error}"
-    seconds = time.perf_counter() - begin
     found = Result(
-        name, claim.statement, claim.source, claim.built, outcome, round(seconds, 3), skipped
+        name,
+        claim.statement,
+        claim.source,
+        claim.built,
+        outcome,
+        round(time.perf_counter() - begin, 3),
+        skipped,
+        claim.caption if svg else "",
     )
     return found, svg
