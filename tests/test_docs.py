@@ -42,7 +42,10 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     assert "budget spent" not in done.stdout
 
 
-def test_the_readme_runs_from_top_to_bottom() -> None:
+def test_the_readme_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes files
     code = blocks("python")
     assert len(code) >= 3
     scope: dict[str, object] = {}
