@@ -208,3 +208,20 @@ CASES = [
 BY_NAME = {case.name: case for case in CASES}
 # Llama's norms round to float32 inside, so that float64 ends near 1e-7.
 TOLERANCE = {"Llama": 2e-5}
+
+
+def small_net(activation: type[nn.Module] = nn.ReLU) -> Objective:
+    """4-6-5-3 on points of three clouds, trained near a minimum."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        y = torch.arange(90) % 3
+        x = torch.randn(90, 4) + 1.2 * F.one_hot(y, 4)
+        net = nn.Sequential(
+            *(nn.Linear(4, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3))
+        )
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for _ in range(400):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    return Objective(net, (x, y), F.cross_entropy, dtype=torch.float64)

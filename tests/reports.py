@@ -1,10 +1,18 @@
-"""An audit and a journey as plain data, like those of the default net."""
+"""An audit, a journey and claims as plain data, like those of the default net."""
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
 CHANGES = [7e-9, 0.0, 4e-9, 2e-8, 3e-8]
+
+
+def text(source: str) -> str:
+    """The page as it is read: without styles, scripts and tags."""
+    bare = re.sub(r"<(style|script).*?</\1>", "", source, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
 
 
 def estimate(value: float, **more: Any) -> dict[str, Any]:
@@ -115,4 +123,41 @@ def journey() -> dict[str, Any]:
         "outputs": ["cat", "dog"],
         "examples": 1437,
         "kind": "probabilities",
+    }
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180"><path id="a" d="M0 0"/></svg>'
+
+
+def claim(name: str, shown: str, holds: bool | None, **more: Any) -> dict[str, Any]:
+    numbers = {"relative error": 7.2e-16, "boxes": 60, "growth": 12039.4, "alpha": 2.0009861}
+    return {
+        "name": name,
+        "title": name.replace("_", " "),
+        "statement": f"What the {name} says.",
+        "source": "Dinh et al. 2017, 4.2",
+        "built": "a random twin",
+        "outcome": None if holds is None else {"shown": shown, "numbers": numbers, "holds": holds},
+        "seconds": 0.5,
+        "skipped": shown if holds is None else "",
+        "caption": "",
+        "holds": holds,
+        **more,
+    }
+
+
+def claims() -> dict[str, Any]:
+    """One that holds, with a figure; one that does not; one that was not checked."""
+    return {
+        "schema": 1,
+        "claims": [
+            claim("hessian_law", "error 7e-16", True, caption="The law, drawn."),
+            claim("log_convexity", "least slack -0.2", False),
+            claim("radial_map", "builds its own problem", None),
+        ],
+        "holds": False,
+        "network": "the net of the digits",
+        "interrupted": "",
+        "seconds": 41.23,
+        "version": "0.1.0",
     }

@@ -195,6 +195,6 @@ def test_broken_checkpoints_never_show_a_traceback(mine: Path, data: st.DataObje
 def test_help_names_every_command() -> None:
     code, text = run("--help")
     assert code == 0
-    for command in ("audit", "compare", "measure", "symmetries", "sharpen"):
+    for command in ("audit", "claims", "compare", "measure", "symmetries", "sharpen"):
         assert command in text
     assert "torch" in sys.modules  # the tests import it; test_cli sees that help does not

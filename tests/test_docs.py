@@ -45,10 +45,10 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
 def test_the_readme_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes files
     code = blocks("python")
     assert len(code) >= 3
     scope: dict[str, object] = {}
-    monkeypatch.chdir(tmp_path)  # a report is written
     for block in code:
         exec(compile(block, "README.md", "exec"), scope)
     del spiritlevel.MEASURES["largest_weight"]

@@ -10,17 +10,12 @@ import re
 import pytest
 
 import reports
+from reports import text
 from spiritlevel.report import audit_page
 
 
 def page(audit: dict, journey: dict | None = None) -> str:
     return audit_page(audit, journey, title="Audit of a net")
-
-
-def text(source: str) -> str:
-    """The page as it is read: without styles, scripts and tags."""
-    bare = re.sub(r"<(style|script).*?</\1>", "", source, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
 
 
 def cells(source: str, name: str) -> str:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize
 
 import conformance
 import reports
 import spiritlevel as sl
+from browsing import background, chromium, opened, scroll_width
 from spiritlevel.report import audit_page
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        assert not os.environ.get("CI_CHROMIUM"), "CI must test the report in Chromium"
-        pytest.skip("no Chromium is installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +34,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def page(browser: Browser, report: str) -> Iterator[Page]:
     """The report, opened; at the end nothing was fetched and nothing went wrong."""
-    page = browser.new_page(color_scheme="light")
-    fetched: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: fetched.append(request.url))
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto(report)
-    yield page
-    page.close()
-    assert set(fetched) == {report}
-    assert wrong == []
+    with opened(browser, report) as page:
+        yield page
 
 
 def numbers(page: Page) -> list[str]:
@@ -161,22 +143,19 @@ def test_play_walks_to_the_end_and_begins_again(page: Page) -> None:
 def test_no_width_scrolls_sideways(page: Page, width: int) -> None:
     page.set_viewport_size(ViewportSize(width=width, height=844))
     page.locator("summary").click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert scroll_width(page) <= width
     page.locator("#stop").press("End")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert scroll_width(page) <= width
 
 
 def test_dark_by_the_system_and_by_hand(page: Page) -> None:
-    def background() -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    light = background()
+    light = background(page)
     page.emulate_media(color_scheme="dark")
-    dark = background()
+    dark = background(page)
     assert dark != light
     page.locator("#theme").click()
-    assert background() == light
+    assert background(page) == light
     page.reload()
-    assert background() == light  # remembered
+    assert background(page) == light  # remembered
     page.locator("#theme").click()
-    assert background() == dark
+    assert background(page) == dark

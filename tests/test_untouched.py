@@ -146,6 +146,15 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "compare": lambda m: sl.compare({"a": objective(m), "b": objective(m)}, ["hessian_trace"]),
     "Comparison": lambda m: str(sl.compare({"a": objective(m), "b": objective(m)}, ["loss"])),
     "write_report": lambda m: sl.write_report(sl.audit(objective(m), ["loss"]), os.devnull),
+    "claims": lambda m: sl.claims(objective(m), ["reparametrization_law", "any_labels"]),
+    "write_claims": lambda m: sl.write_claims(sl.claims(objective(m), "any_labels"), os.devnull),
+    "reparam": lambda m: (
+        sl.hessian(
+            objective(m).reparametrize(sl.reparam.Power(objective(m).vector + 0.1, 0.5, 0.1))
+        ).size
+    ),
+    "inputs": lambda m: sl.inputs.input_gradient_norm(objective(m)),
+    "volume": lambda m: sl.volume.scale_factor(1.3, 0.2),
     "worst_in_ball": lambda m: sl.worst_in_ball(objective(m)),
     "noise and boxes": lambda m: sl.measure(
         objective(m), ["expected_sharpness", "keskar", "keskar_subspace", "relative_flatness"]
@@ -236,7 +245,15 @@ def test_a_guessed_example_does_not_depend_on_the_global_generator() -> None:
 
 
 def test_every_public_function_is_tried() -> None:
-    data = {"Estimate", "Status", "SpiritlevelError", "MEASURES", "__version__", "register"}
+    data = {
+        "Estimate",
+        "Status",
+        "SpiritlevelError",
+        "CLAIMS",
+        "MEASURES",
+        "__version__",
+        "register",
+    }
     assert set(sl.__all__) - data <= set(CALLS)
 
 

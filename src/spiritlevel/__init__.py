@@ -48,15 +48,19 @@ _HOMES = {
     "compare": "comparing",
     "Comparison": "comparing",
     "write_report": "report",
+    "write_claims": "report",
+    "CLAIMS": "theorems",
+    "claims": "theorems",
     "MEASURES": "measures",
     "measure": "measures",
     "register": "measures",
     "worst_in_ball": "measures",
     "default_objective": "default",
 }
-_MODULES = ("orbit", "symmetry")
+_MODULES = ("inputs", "orbit", "reparam", "symmetry", "volume")
 
 __all__ = [
+    "CLAIMS",
     "MEASURES",
     "Audit",
     "Certificate",
@@ -69,6 +73,7 @@ __all__ = [
     "Status",
     "__version__",
     "audit",
+    "claims",
     "compare",
     "default_objective",
     "density",
@@ -80,11 +85,13 @@ __all__ = [
     "from_matrix",
     "ggn",
     "hessian",
+    "inputs",
     "measure",
     "negative_eigenvalues",
     "orbit",
     "output_gradients",
     "register",
+    "reparam",
     "restricted",
     "scaled",
     "sharpen",
@@ -93,13 +100,15 @@ __all__ = [
     "symmetry",
     "trace",
     "verify",
+    "volume",
     "worst_in_ball",
+    "write_claims",
     "write_report",
     "zero_in_ball",
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import orbit, symmetry
+    from spiritlevel import inputs, orbit, reparam, symmetry, volume
     from spiritlevel.audited import Audit
     from spiritlevel.auditing import audit
     from spiritlevel.comparing import Comparison, compare
@@ -110,7 +119,7 @@ if TYPE_CHECKING:
     from spiritlevel.measures import MEASURES, measure, register, worst_in_ball
     from spiritlevel.objective import Objective
     from spiritlevel.operators import Operator, from_matrix, restricted, scaled
-    from spiritlevel.report import write_report
+    from spiritlevel.report import write_claims, write_report
     from spiritlevel.sharpening import sharpen, sharpen_many, zero_in_ball
     from spiritlevel.spectral import (
         density,
@@ -122,6 +131,7 @@ if TYPE_CHECKING:
         trace,
     )
     from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+    from spiritlevel.theorems import CLAIMS, claims
 
 
 def __getattr__(name: str) -> Any:

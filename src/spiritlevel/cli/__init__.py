@@ -1,6 +1,6 @@
-"""The command: spiritlevel audit, compare, measure, symmetries, sharpen."""
+"""The command: spiritlevel audit, claims, compare, measure, symmetries, sharpen."""
 
-from spiritlevel.cli import auditing, comparing, measuring, symmetries
+from spiritlevel.cli import auditing, claims, comparing, measuring, symmetries
 from spiritlevel.cli.app import app
 
-__all__ = ["app", "auditing", "comparing", "measuring", "symmetries"]
+__all__ = ["app", "auditing", "claims", "comparing", "measuring", "symmetries"]

@@ -10,12 +10,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spiritlevel.report.statements import claims_words
 from spiritlevel.report.words import audit_words
 
 
 def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:
     """The report of an audit, with the figure that walks along the orbit if there is a journey."""
     return render("audit.html", title=title, **audit_words(audit), journey=_json_ready(journey))
+
+
+def claims_page(claims: Mapping[str, Any], figures: Mapping[str, str], *, title: str) -> str:
+    """Claims with their numbers, verdicts and figures, which are SVG texts by name."""
+    return render("claims.html", title=title, **claims_words(claims, figures))
 
 
 def render(template: str, **context: Any) -> str:

@@ -8,12 +8,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spiritlevel.claims.setting import Setting
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.theorems.setting import Setting
 from spiritlevel.version import __version__
 
 SCHEMA = 1
+NAMES = {"hessian": "Hessian", "lipschitz": "Lipschitz"}  # of people: with a capital
 Witness = dict[str, Any]
+
+
+def within(gap: float) -> str:
+    """A relative gap in words."""
+    return f"within {gap:.0e}" if gap else "identical"
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,9 @@ class Claim:
     """A statement of the literature, executable.
 
     `construction` builds the witness on a network; `check(**witness)` looks at the witness alone,
-    so that a broken one is seen; `figure(**witness)` draws it as SVG. `own` says why the claim says
-    nothing about a network that is given, where it builds its own.
+    so that a broken one is seen; `figure(**witness)` draws it as SVG, and `caption` says what is
+    seen there. `own` says why the claim says nothing about a network that is given, where it builds
+    its own.
     """
 
     statement: str
@@ -41,6 +48,7 @@ class Claim:
     check: Callable[..., Outcome]
     figure: Callable[..., str] | None = None
     own: str = ""
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,15 @@ class Result:
     outcome: Outcome | None
     seconds: float
     skipped: str = ""
+    caption: str = ""
+
+    @property
+    def title(self) -> str:
+        return " ".join(NAMES.get(word, word) for word in self.name.split("_"))
+
+    @property
+    def shown(self) -> str:
+        return self.outcome.shown if self.outcome else self.skipped
 
     @property
     def holds(self) -> bool | None:
@@ -64,7 +81,7 @@ class Result:
         return {True: "yes", False: "NO", None: "-"}[self.holds]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "holds": self.holds}
+        return {**asdict(self), "title": self.title, "holds": self.holds}
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,7 @@ class Claims:
     network: str
     seconds: float
     figures: dict[str, str] = field(default_factory=dict, repr=False)
+    interrupted: str = ""
 
     def __getitem__(self, name: str) -> Result:
         for result in self.results:
@@ -93,6 +111,7 @@ class Claims:
             "claims": [result.to_dict() for result in self.results],
             "holds": self.holds,
             "network": self.network,
+            "interrupted": self.interrupted,
             "seconds": self.seconds,
             "version": __version__,
         }
@@ -108,14 +127,20 @@ class Claims:
         return plain(self.__rich__())
 
     def __rich__(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for title in ("claim", "source", "built", "number", "holds"):
-            table.add_column(title, overflow="fold")
+        # two lines for each claim: five columns would not fit into 80 characters
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("claim, and its source", overflow="fold")
+        table.add_column("what was built, and the number", overflow="fold")
+        table.add_column("holds", no_wrap=True)
         for result in self.results:
-            number = result.outcome.shown if result.outcome else result.skipped
-            name = result.name.replace("_", " ")
-            table.add_row(name, result.source, result.built, number, result.verdict)
+            style = {True: "green", False: "bold red", None: "dim"}[result.holds]
+            table.add_row(result.name, result.built, Text(result.verdict, style=style))
+            table.add_row(Text(f"  {result.source}", style="dim"), result.shown, "")
+        return Stack(table, Text(), *(Text(line) for line in self.lines()))
+
+    def lines(self) -> list[str]:
+        """How many hold, on which network."""
         checked = [result for result in self.results if result.outcome]
         right = sum(bool(result.holds) for result in checked)
         closing = f"{right} of {len(checked)} hold, {self.seconds:.0f} s, on {self.network}"
-        return Stack(table, Text(), Text(closing))
+        return [f"interrupted: {self.interrupted}", closing] if self.interrupted else [closing]

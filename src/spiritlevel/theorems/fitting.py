@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.coordinates import OWN
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.coordinates import OWN
+from spiritlevel.theorems.setting import Setting
 
 DIMENSION, POINTS = 10, 20
 LABELS, WIDTH = 100, 10
-STEPS, RATES = 40, {"1.9 / lambda": 1.9, "2.1 / lambda": 2.1}
+STEPS, RATES = 40, {"1.9 / λ": 1.9, "2.1 / λ": 2.1}
 CURVATURES = (0.2, 0.6, 1.0, 3.0)
 STEP = 1e-7
 SADDLE = 0.02  # of the largest eigenvalue: what rectified nets show at their minima
@@ -93,7 +93,7 @@ def check_twins(nets: dict[str, nn.Sequential], everything: Tensor, seen: Tensor
             (_margins(net, everything) <= 1e-9).double().mean()
         )
     least = 4 * (d + 1) ** 0.5
-    numbers["4 sqrt(d + 1)"] = least
+    numbers["4 √(d + 1)"] = least
     traces = [numbers[f"trace of the {label}"] for label in nets]
     errors = [numbers[f"error of the {label}"] for label in nets]
     holds = max(abs(t / least - 1) for t in traces) < 1e-8
@@ -155,7 +155,7 @@ def check_any_labels(net: Memory, x: Tensor, y: Tensor) -> Outcome:
     n, d = x.shape
     numbers = {"parameters": count, "2n + d": 2 * n + d, "accuracy": right, "largest residual": gap}
     holds = count == 2 * n + d and gap < 1e-6
-    return Outcome(f"{n} random labels by {count} weights, within {gap:.0e}", numbers, holds)
+    return Outcome(f"fitted by {count} weights, within {gap:.0e}", numbers, holds)
 
 
 @torch.no_grad()
@@ -208,8 +208,12 @@ def check_edge(
     """Gradient descent leaves iff rate > 2 / lambda; SGD multiplies E x^2 by the known factor."""
     slow, fast = (_descent(objective, vector, rate)[-1] for rate in rates.values())
     theory = [abs(1 - rate * eigenvalue) ** STEPS for rate in rates.values()]
-    numbers = {"left at 1.9": slow, "left at 2.1": fast, "theory 1.9": theory[0]}
-    numbers["theory 2.1"] = theory[1]
+    numbers = {
+        "distance at rate 1.9 / λ": slow,
+        "by the law (1.9)": theory[0],
+        "distance at rate 2.1 / λ": fast,
+        "by the law (2.1)": theory[1],
+    }
     error = 0.0
     a = torch.tensor(curvatures, dtype=torch.float64)
     for size, rate in batches.items():
@@ -222,7 +226,7 @@ def check_edge(
     numbers["error of the factor"] = error
     holds = slow < 0.5 and fast > 2 and error < 1e-12
     holds = holds and numbers["SGD factor, batch 1"] > 1 > numbers["SGD factor, batch 2"]
-    return Outcome(f"x {slow:.2g} below 2 / lambda, x {fast:.3g} above", numbers, holds)
+    return Outcome(f"distance x {slow:.2g} below 2 / λ, x {fast:.3g} above", numbers, holds)
 
 
 def draw_edge(objective: Objective, vector: Tensor, rates: dict[str, float], **_: object) -> str:
@@ -232,30 +236,36 @@ def draw_edge(objective: Objective, vector: Tensor, rates: dict[str, float], **_
 FITTING = {
     "flat_memorizer": Claim(
         "With a bias, a flattest net can be wrong almost everywhere and another one right "
-        "everywhere: the least trace 4 sqrt(d + 1) decides nothing.",
+        "everywhere: the least trace of the Hessian, 4 √(d + 1), decides nothing.",
         "Wen, Li and Ma 2023, 4",
         "two nets on XOR, d = 10, n = 20",
         flat_twins,
         check_twins,
         draw_twins,
         OWN,
+        "Two nets of the same, least trace on every input there is: one is right where it was "
+        "trained and silent elsewhere, the other is right everywhere.",
     ),
     "any_labels": Claim(
-        "A net of two layers with 2n + d weights fits any labels of n points in R^d.",
+        "A net of two layers with 2n + d weights fits any labels of n points in d dimensions.",
         "Zhang et al. 2017",
-        "100 points in R^10, random labels",
+        "100 points in 10 dimensions, random labels",
         any_labels,
         check_any_labels,
         draw_any_labels,
         OWN,
+        "The net along the one direction that it looks at passes through every random label.",
     ),
     "stability_edge": Claim(
-        "Gradient descent stays at a minimum iff its rate is below 2 / lambda_max; SGD also needs "
-        "(1 - rate h)^2 + rate^2 Var(a) / B < 1.",
-        "Wu, Ma and E 2018; Wu and Su 2023",
+        "Gradient descent stays at a minimum if and only if its rate is below 2 / λ, λ the largest "
+        "eigenvalue; with batches of B, curvatures a and their mean h it also needs "
+        "(1 - rate h)² + rate² Var(a) / B < 1.",
+        "Wu, Ma and E 2018",
         "descent from the top eigenvector",
         stability_edge,
         check_edge,
         draw_edge,
+        caption="Gradient descent from a small step along the top eigenvector, with a rate just "
+        "below and just above the edge.",
     ),
 }

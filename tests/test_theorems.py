@@ -11,35 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from cases import BY_NAME
-from spiritlevel import Objective, SpiritlevelError
-from spiritlevel.claims import CLAIMS, Setting, claims
-from spiritlevel.claims import fitting as fitting_claims
+from cases import BY_NAME, small_net
+from spiritlevel import SpiritlevelError
 from spiritlevel.inputs import affine
 from spiritlevel.reparam import Power
+from spiritlevel.theorems import CLAIMS, Setting, claims
+from spiritlevel.theorems import fitting as fitting_claims
 from spiritlevel.volume import box_log_volumes
 
 Witness = dict[str, Any]
-
-
-def small_net(activation: type[nn.Module] = nn.ReLU) -> Objective:
-    """4-6-5-3 on points of three clouds, trained near a minimum."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        y = torch.arange(90) % 3
-        x = torch.randn(90, 4) + 1.2 * F.one_hot(y, 4)
-        net = nn.Sequential(
-            *(nn.Linear(4, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3))
-        )
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-        for _ in range(400):
-            optimizer.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            optimizer.step()
-    return Objective(net, (x, y), F.cross_entropy, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +194,7 @@ def test_a_table_with_figures_on_a_given_network() -> None:
     assert found["flat_memorizer"].holds is None
     assert "its own" in found["flat_memorizer"].skipped
     text = str(found)
-    assert "gradient law" in text
+    assert "gradient_law" in text
     assert "2 of 2 hold" in text
     assert list(found.figures) == ["infinite_volume"]
     data = json.loads(found.to_json())

@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import ggn, hessian
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator, scaled
@@ -20,6 +17,9 @@ from spiritlevel.orbit import minimum
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import verify
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness, within
+from spiritlevel.theorems.setting import Setting
 
 LAW = 1e-9  # relative, float64
 PROBES = 3
@@ -87,7 +87,9 @@ def check_homogeneity(pairs: dict[str, tuple[Objective, Objective]]) -> Outcome:
     moves = [float((a.vector - b.vector).norm() / a.vector.norm()) for a, b in pairs.values()]
     worst = max(gaps.values())
     holds = worst < LAW and min(moves) > 0.1
-    return Outcome(f"predictions within {worst:.0e}", {**gaps, "least move": min(moves)}, holds)
+    numbers = {f"gap of predictions, {label}": gap for label, gap in gaps.items()}
+    numbers["least relative move of the weights"] = min(moves)
+    return Outcome(f"predictions {within(worst)}", numbers, holds)
 
 
 # Gradient and Hessian ----------------------------------------------------------------------------
@@ -211,8 +213,10 @@ def check_convexity(
     slack = (norms(ends[0]) + norms(ends[1])) / 2 - norms(middle)
     sizes = [_log_norm(operator, b) for b in (*own_ends, own_middle)]
     own = (sizes[0] + sizes[1]) / 2 - sizes[2]
-    numbers: dict[str, Any] = {n: float(s.min()) for n, s in zip(NORMS, slack, strict=True)}
-    numbers |= {"this network": own, "trials": float(slack.numel())}
+    numbers: dict[str, Any] = {
+        f"least slack, {n} norm": float(s.min()) for n, s in zip(NORMS, slack, strict=True)
+    }
+    numbers |= {"slack of this network": own, "trials": slack.numel() + 1}
     worst = min(float(slack.min()), own)
     shown = f"least slack {worst:.2g} in {slack.numel() + 1} trials"
     return Outcome(shown, numbers, worst > -1e-10)
@@ -233,14 +237,15 @@ SCALING = {
         check_homogeneity,
     ),
     "gradient_law": Claim(
-        "At D theta the gradient is D^-1 times that at theta.",
+        "Where the weights are multiplied by D, the gradient is divided by it: ∇L(Dθ) = D⁻¹∇L(θ).",
         "Dinh et al. 2017, 4.2",
         "a random twin",
         rescaled,
         check_gradient,
     ),
     "hessian_law": Claim(
-        "At D theta the Hessian is D^-1 H D^-1, at minima and elsewhere.",
+        "Where the weights are multiplied by D, the Hessian is divided by it on both sides, "
+        "H(Dθ) = D⁻¹H(θ)D⁻¹, at minima and elsewhere.",
         "Dinh et al. 2017, 4.2",
         "a random twin",
         rescaled,
@@ -249,15 +254,18 @@ SCALING = {
     "never_arbitrarily_flat": Claim(
         "Scaling makes a minimum as sharp as one likes, but not as flat: the least spectral norm "
         "over the orbit is positive.",
-        "follows from Dinh et al. 2017, 4.2",
+        "from Dinh et al. 2017, 4.2",
         "the orbit's minimum and its bound",
         orbit_floor,
         check_floor,
         draw_floor,
+        caption="One layer is scaled and the next one by the inverse. To both sides the minimum "
+        "becomes as sharp as one likes; downwards no equivalent network passes the dashed "
+        "line.",
     ),
     "log_convexity": Claim(
-        "log ||exp(-Bt) H exp(-Bt)|| is convex in t for unitarily invariant norms, so the orbit "
-        "has one least sharpness.",
+        "Along rescalings the logarithm of a unitarily invariant norm of the Hessian is convex, "
+        "log ‖exp(-Bt) H exp(-Bt)‖ in t, so the orbit has one least sharpness.",
         "three-lines theorem",
         "points half-way between rescalings",
         convexity,

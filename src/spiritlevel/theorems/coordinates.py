@@ -13,9 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.inputs import (
     FIXED,
@@ -30,6 +27,9 @@ from spiritlevel.inputs import (
 from spiritlevel.objective import Objective
 from spiritlevel.reparam import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
 from spiritlevel.tensors import gaussian, generator
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.setting import Setting
 
 CASES = 2000
 STEP = 1e-6  # of finite differences
@@ -71,13 +71,13 @@ def check_both_laws(laws: dict[str, HessianLaw]) -> Outcome:
         direct = hessian(law.objective)
         probe = gaussian((direct.size, 3), generator(2), law.objective.vector)
         truth = direct @ probe
-        for part, operator in (("J'HJ alone", law.transported), ("full law", law.total)):
+        for part, operator in (("JᵀHJ alone", law.transported), ("full law", law.total)):
             error = float((operator @ probe - truth).norm() / truth.norm())
             numbers[f"{part} {label}"] = error
-    off, naive = numbers["full law off one"], numbers["J'HJ alone off one"]
-    at, enough = (numbers[f"{p} at a critical point"] for p in ("full law", "J'HJ alone"))
+    off, naive = numbers["full law off one"], numbers["JᵀHJ alone off one"]
+    at, enough = (numbers[f"{p} at a critical point"] for p in ("full law", "JᵀHJ alone"))
     holds = max(off, at, enough) < 1e-10 and naive > 1e-3
-    return Outcome(f"full law {off:.0e}, J'HJ alone {naive:.2g} off", numbers, holds)
+    return Outcome(f"full law {off:.0e}, JᵀHJ alone {naive:.2g} off", numbers, holds)
 
 
 # One loss in three coordinates -------------------------------------------------------------------
@@ -95,7 +95,7 @@ def three_coordinates(setting: Setting) -> Witness:
     objective = Objective(model, torch.ones(1, 1).double(), _well)
     center = objective.vector
     maps = {
-        "as it is": Power(center, 0.0),
+        "a = 0": Power(center, 0.0),
         "a = 1/2": Power(center, 0.5),
         "a = -1/4": Power(center, -0.25),
     }
@@ -109,15 +109,16 @@ def three_coordinates(setting: Setting) -> Witness:
 def check_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> Outcome:
     """Curvature at one minimum times b^(-2a), and the same values all along."""
     here = float(hessian(objective).dense())
-    numbers, gap = {}, 0.0
+    measured, gap = {}, 0.0
     for label, coordinates in maps.items():
         there = objective.reparametrize(coordinates)
-        numbers[label] = float(hessian(there).dense()) / here
+        measured[label] = float(hessian(there).dense()) / here
         for theta in torch.linspace(-1.6, 1.6, 21, dtype=torch.float64):
             point = objective.at(theta.reshape(1))
             gap = max(gap, abs(point.reparametrize(coordinates).value() - point.value()))
-    error = max(abs(numbers[label] / factors[label] - 1) for label in maps)
-    shown = "curvature x " + ", ".join(f"{numbers[label]:.3g}" for label in maps)
+    error = max(abs(measured[label] / factors[label] - 1) for label in maps)
+    shown = "curvature x " + ", ".join(f"{factor:.3g}" for factor in measured.values())
+    numbers = {f"factor of the curvature, {label}": factor for label, factor in measured.items()}
     numbers |= {"largest gap of values": gap, "relative error": error}
     return Outcome(shown, numbers, error < 1e-9 and gap < 1e-12)
 
@@ -127,7 +128,7 @@ def draw_three(objective: Objective, maps: dict[str, Power], factors: dict[str, 
     for label, coordinates in maps.items():
         thetas = torch.linspace(-1.55, 1.55, 121, dtype=torch.float64)
         points = [objective.at(t.reshape(1)).reparametrize(coordinates) for t in thetas]
-        shift = float(objective.vector) if label == "as it is" else 0.0
+        shift = float(objective.vector) if coordinates.a == 0 else 0.0
         etas = [float(p.vector) + shift for p in points]
         curves[label] = (etas, [p.value() for p in points])
         there = objective.reparametrize(coordinates)
@@ -161,7 +162,8 @@ def radial_cases(setting: Setting) -> Witness:
 
 def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Outcome:
     """J against differences, det J, the inverse by swapping, J = r_hat / rho at the centre."""
-    errors = {"Jacobian": 0.0, "inverse": 0.0, "log det": 0.0, "at the centre": 0.0}
+    jacobians, inverses = "error of the Jacobian", "error of the inverse"
+    errors = {jacobians: 0.0, inverses: 0.0, "error of log det J": 0.0, "error at the centre": 0.0}
 
     def worse(name: str, gap: Tensor) -> None:
         errors[name] = max(errors[name], float(gap.abs().max()))
@@ -171,12 +173,12 @@ def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Outcome:
         columns = [
             (g.forward(eta + STEP * e) - g.forward(eta - STEP * e)) / (2 * STEP) for e in one
         ]
-        worse("Jacobian", torch.stack(columns, dim=1) - jacobian)
-        worse("inverse", g.swapped.forward(g.forward(eta)) - eta)
-        worse("log det", torch.linalg.slogdet(jacobian)[1] - g.log_abs_det(eta))
-        worse("at the centre", g.jacobian(g.center) - g.r_hat / g.rho * one)
-    holds = errors["Jacobian"] < 1e-7 and max(errors[k] for k in list(errors)[1:]) < 1e-10
-    shown = f"Jacobian within {errors['Jacobian']:.0e} in {len(cases)} cases"
+        worse(jacobians, torch.stack(columns, dim=1) - jacobian)
+        worse(inverses, g.swapped.forward(g.forward(eta)) - eta)
+        worse("error of log det J", torch.linalg.slogdet(jacobian)[1] - g.log_abs_det(eta))
+        worse("error at the centre", g.jacobian(g.center) - g.r_hat / g.rho * one)
+    holds = errors[jacobians] < 1e-7 and max(errors[k] for k in list(errors)[1:]) < 1e-10
+    shown = f"Jacobian within {errors[jacobians]:.0e} in {len(cases)} cases"
     return Outcome(shown, {**errors, "cases": len(cases)}, holds)
 
 
@@ -190,7 +192,7 @@ def draw_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> str:
             pair = [torch.stack([fixed, s] if turned else [s, fixed]) for s in along]
             moved = torch.stack([g.inverse(p) for p in pair])
             lines.append((moved[:, 0].tolist(), moved[:, 1].tolist()))
-    return figures.radial_map(radii.tolist(), images, lines, {"r_hat": g.r_hat, "delta": g.delta})
+    return figures.radial_map(radii.tolist(), images, lines, {"r̂": g.r_hat, "δ": g.delta})
 
 
 # Re-ranking --------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def check_inputs(
     """Distances between inputs re-rank; likelihoods and f-divergences cannot."""
     ranking = ranked(truth, models, representation)
     fixed = max(ranking.shift(criterion) for criterion in FIXED)
-    numbers = {criterion: ranking.shift(criterion) for criterion in (*MOVING, *FIXED)}
+    numbers = {f"move of the {c}": ranking.shift(c) for c in (*MOVING, *FIXED)}
     holds = set(ranking.turned) == set(MOVING) and fixed < 1e-10
     for place, xi in enumerate(opposed):
         seen = [represent(net, xi) for net in nets]
@@ -284,31 +286,35 @@ def draw_inputs(
 
 COORDINATES = {
     "reparametrization_law": Claim(
-        "In coordinates eta the Hessian is J'HJ at critical points; elsewhere the gradient adds "
-        "sum_k dL/dtheta_k Hess g_k.",
+        "In coordinates η, with θ = g(η) and J its Jacobian, the Hessian is JᵀHJ at critical "
+        "points; elsewhere the gradient adds Σₖ ∂L/∂θₖ ∇²gₖ.",
         "Dinh et al. 2017, 5.1",
         "power maps at and off a minimum",
         both_laws,
         check_both_laws,
     ),
     "three_coordinates": Claim(
-        "One minimum of one loss is sharper or flatter by its coordinates: H_eta = b^-2a H.",
-        "Dinh et al. 2017, 5.1 (figure)",
+        "One minimum of one loss is sharper or flatter by its coordinates: for "
+        "η = (|θ - θ₀|² + b)ᵃ (θ - θ₀) its curvature is multiplied by b⁻²ᵃ.",
+        "Dinh et al. 2017, 5.1",
         "a double well, three times",
         three_coordinates,
         check_three,
         draw_three,
         OWN,
+        "The same double well three times; the marked minimum is one and the same (b = 0.1).",
     ),
     "radial_map": Claim(
-        "The radial map is a bijection with a Jacobian in closed form; its inverse swaps r_hat and "
-        "rho, and at its centre H_eta = (r_hat / rho)^2 H.",
+        "The radial map is a bijection with a Jacobian in closed form; its inverse swaps the "
+        "radii r̂ and ρ, and at its centre the Hessian is multiplied by (r̂ / ρ)².",
         "Dinh et al. 2017, suppl. A",
         "random maps and points",
         radial_cases,
         check_radial,
         draw_radial,
         OWN,
+        "Distances from a minimum before and after: a ball of radius r̂ is stretched, the shell "
+        "up to δ gives way, and nothing changes outside (the circle on the right).",
     ),
     "reranking": Claim(
         "One bijection puts several minima in any order of sharpness, without changing the loss.",
@@ -317,14 +323,18 @@ COORDINATES = {
         every_order,
         check_every_order,
         draw_every_order,
+        caption="Each column is one bijection and the same loss; 2<0<1 asks that net 2 be the "
+        "flattest and net 1 the sharpest.",
     ),
     "input_representation": Claim(
-        "Squared error, earth mover's distance and input gradients rank models by the "
-        "representation of the inputs; likelihoods and f-divergences do not.",
+        "Squared error, the earth mover's distance and input gradients can rank models the other "
+        "way round in another representation of the inputs; likelihoods and f-divergences cannot.",
         "Dinh et al. 2017, 5.2",
         "two models, scaled inputs",
         input_representation,
         check_inputs,
         draw_inputs,
+        caption="Level lines of the truth and of two models of it, before and after a scaling of "
+        "the inputs: distances change their winner, the KL divergence does not.",
     ),
 }

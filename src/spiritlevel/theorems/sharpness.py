@@ -6,9 +6,6 @@ import math
 
 from torch import Tensor
 
-from spiritlevel.claims import figures
-from spiritlevel.claims.base import Claim, Outcome, Witness
-from spiritlevel.claims.setting import Setting
 from spiritlevel.curvature import hessian
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.lipschitz import Lipschitz, lipschitz
@@ -16,6 +13,9 @@ from spiritlevel.objective import Objective
 from spiritlevel.sharpening import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import verify
+from spiritlevel.theorems import figures
+from spiritlevel.theorems.base import Claim, Outcome, Witness, within
+from spiritlevel.theorems.setting import Setting
 from spiritlevel.volume import InfiniteVolume, infinite_volume, scale_factor
 
 TARGETS = (1e2, 1e3, 1e4, 1e5, 1e6)
@@ -48,8 +48,8 @@ def check_spectral_norm(
         for twin, u in zip(twins, directions, strict=True)
     ]
     holds = max(gaps) < 1e-9 and all(r >= m for r, m in zip(reached, targets, strict=True))
-    numbers = {f"M = {m:g}": r for m, r in zip(targets, reached, strict=True)}
-    shown = f"{reached[-1]:.3g} >= {targets[-1]:g}, predictions within {max(gaps):.0e}"
+    numbers = {f"reached for M = {m:.0e}": r for m, r in zip(targets, reached, strict=True)}
+    shown = f"{reached[-1]:.3g} ≥ {targets[-1]:g}, predictions {within(max(gaps))}"
     return Outcome(shown, {**numbers, "largest gap of predictions": max(gaps)}, holds)
 
 
@@ -87,7 +87,11 @@ def check_many(
     """The eigenvalues of D^-1 H D^-1 above the target: at least rank - (the smallest layer)."""
     gap = verify(objective, twin).relative
     above = count_above(dense, factors, target)
-    numbers = {"above": above, "guaranteed": guaranteed, "gap of predictions": gap}
+    numbers = {
+        f"eigenvalues above {target:g}": above,
+        "promised": guaranteed,
+        "gap of predictions": gap,
+    }
     holds = gap < 1e-9 and above >= guaranteed > 0
     return Outcome(f"{above} eigenvalues > {target:g} ({guaranteed} promised)", numbers, holds)
 
@@ -111,15 +115,17 @@ def check_epsilon_sharpness(
     for radius, twin in twins.items():
         step = perturbations[radius]
         edge = twin.vector + step
-        numbers[f"at least, radius {radius:g}"] = (twin.at(edge).value() - value) / (1 + value)
+        numbers[f"sharpness at least, radius {radius:g}"] = (twin.at(edge).value() - value) / (
+            1 + value
+        )
         zero = not edge[step != 0].any() and float(step.norm()) <= radius * (1 + 1e-9)
         holds = holds and zero and verify(objective, twin).relative < 1e-9
     low, high = min(numbers.values()), max(numbers.values())
     top = eigenpairs(hessian(objective))[0].value
     usual = RADII[-1] ** 2 * top / (2 * (1 + value))
-    numbers["here, to second order, at the last radius"] = usual
+    numbers[f"here, to second order, radius {RADII[-1]:g}"] = usual
     holds = holds and low > 0 and high <= low * (1 + 1e-6)
-    return Outcome(f">= {low:.3g} at all radii ({usual:.1e} here)", numbers, holds)
+    return Outcome(f"≥ {low:.3g} at all radii ({usual:.1e} here)", numbers, holds)
 
 
 def draw_epsilon_sharpness(
@@ -132,7 +138,10 @@ def draw_epsilon_sharpness(
     steps = [k / 24 for k in range(25)]
     there = [twin.at(twin.vector + s * perturbation).value() for s in steps]
     here = [objective.at(objective.vector + s * epsilon * top).value() for s in steps]
-    curves = {"twin, towards zero": there, "as trained, sharpest direction": here}
+    curves = {
+        "equivalent network, towards its layer of zeros": there,
+        "as trained, along the sharpest direction": here,
+    }
     return figures.cuts([s * epsilon for s in steps], curves)
 
 
@@ -158,10 +167,8 @@ def check_volume(volume: InfiniteVolume) -> Outcome:
         "gap along the orbit": volume.path_gap,
     }
     holds = volume.holds and grows and alpha_error < 1e-12
-    shown = (
-        f"{len(volume.intervals)} boxes, volume x 1e{(totals[-1] - totals[0]) / math.log(10):.0f}"
-    )
-    return Outcome(f"{shown} ({volume.proof})", numbers, holds)
+    growth = (totals[-1] - totals[0]) / math.log(10)
+    return Outcome(f"volume x 1e{growth:.0f} ({volume.proof})", numbers, holds)
 
 
 def draw_volume(volume: InfiniteVolume) -> str:
@@ -176,13 +183,17 @@ def check_no_constant(found: Lipschitz) -> Outcome:
     """The gradient follows the law and ends as 1 / scale; on a ball it stays below a bound."""
     growth = found.measured[-1] / found.measured[0]
     last = found.measured[-1] * found.scales[-1] / (found.measured[-2] * found.scales[-2])
-    numbers = {"growth": growth, "mismatch with the law": found.mismatch, "met": found.met}
+    numbers = {
+        "growth of the gradient": growth,
+        "mismatch with the law": found.mismatch,
+        "largest gradient met on the ball": found.met,
+    }
     if found.bound is not None:
         numbers["bound on the ball"] = found.bound
     local = found.bound is None or found.met <= found.bound < math.inf
     holds = found.mismatch < 1e-6 and last > 0.5 and local
-    bound = "" if found.bound is None else f"; on a ball <= {found.bound:.3g}"
-    return Outcome(f"gradient x {growth:.3g} on the orbit{bound}", numbers, holds)
+    bound = "" if found.bound is None else f", but ≤ {found.bound:.3g} on a ball"
+    return Outcome(f"gradient x {growth:.3g}{bound}", numbers, holds)
 
 
 def draw_no_constant(found: Lipschitz) -> str:
@@ -193,34 +204,40 @@ SHARPNESS = {
     "spectral_norm": Claim(
         "For every M there is a network with the same predictions whose Hessian has a spectral "
         "norm of at least M.",
-        "Dinh et al. 2017, 4.2 (theorem 4)",
+        "Dinh et al. 2017, theorem 4",
         "twins for M = 1e2 .. 1e6",
         spectral_norm,
         check_spectral_norm,
     ),
     "many_eigenvalues": Claim(
-        "In a deep net at least rank H - min n_k eigenvalues exceed M at an equivalent point.",
+        "In a deep net at least rank H - min nₖ eigenvalues exceed any M at an equivalent point, "
+        "nₖ the size of layer k.",
         "Dinh et al. 2017, suppl. E",
         "a twin, and its whole spectrum",
         many_eigenvalues,
         check_many,
     ),
     "epsilon_sharpness": Claim(
-        "For every radius there is an equivalent network with the zero function of a layer in the "
-        "ball, which bounds its eps-sharpness from below.",
+        "For every radius there is an equivalent network with a layer of zeros within the ball, "
+        "which bounds its ε-sharpness from below.",
         "Dinh et al. 2017, 4",
-        "twins with a layer of norm eps",
+        "twins with a layer of norm ε",
         epsilon_sharpness,
         check_epsilon_sharpness,
         draw_epsilon_sharpness,
+        caption="Two points of one network, and the loss on the way to the edge of one small ball.",
     ),
     "infinite_volume": Claim(
-        "The connected set around a minimum with L < L(theta) + eps has infinite volume.",
+        "The connected set around a minimum θ with a loss below L(θ) + ε has infinite volume.",
         "Dinh et al. 2017, 4.1",
         f"{BOXES} disjoint boxes",
         volume,
         check_volume,
         draw_volume,
+        caption="Left, a net of two weights: boxes of equal area along one function, between "
+        "level lines of (w₁w₂ - 1)². Middle, the first boxes of this network, told apart "
+        "by the largest weight of a layer. Right, the logarithm of the volume of the "
+        "first k boxes.",
     ),
     "no_lipschitz_constant": Claim(
         "A loss with a rescaling has no Lipschitz constant, though it has one on every ball.",
@@ -229,5 +246,7 @@ SHARPNESS = {
         no_constant,
         check_no_constant,
         draw_no_constant,
+        caption="The gradient at equivalent networks, measured and by the law: on the orbit it has "
+        "no bound, on a ball around the given network (factor 1) it has one.",
     ),
 }

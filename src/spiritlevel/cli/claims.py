@@ -1,0 +1,81 @@
+"""spiritlevel claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spiritlevel.cli.app import app, one_line_errors
+from spiritlevel.cli.loading import check_writable, objective_from, refuse
+from spiritlevel.cli.options import (
+    DataOption,
+    DeviceOption,
+    LossOption,
+    ModelOption,
+    WeightsOption,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PAGE = Path("claims.html")
+
+
+@app.command()
+def claims(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Claims by name; all of them if left out.")
+    ] = None,
+    model: ModelOption = None,
+    data: DataOption = None,
+    weights: WeightsOption = None,
+    loss: LossOption = None,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Write the page with the figures here.")
+    ] = PAGE,
+    json: Annotated[Path | None, typer.Option(help="Also write the results as JSON here.")] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print names and statements, and run nothing.")
+    ] = False,
+) -> None:
+    """The theorems, executed: each builds its witness and checks it; exit code 1 if one fails.
+
+    Without --model they run on small nets trained on the 8x8 digits.
+    """
+    with one_line_errors() as console:
+        from spiritlevel.report import write_claims
+        from spiritlevel.theorems import chosen
+        from spiritlevel.theorems import claims as run
+
+        wanted = chosen(names or None)
+        if listed:
+            _list(wanted, console)
+            return
+        check_writable(out=out, json=json)
+        given = {"data": data, "weights": weights, "loss": loss, "device": device}
+        given = {k: v for k, v in given.items() if v is not None}
+        if model is None:
+            refuse(given, tuple(given), "needs --model")
+        found = run(None if model is None else objective_from(model, given, 0), wanted)
+        console.print(found)
+        if json is not None:
+            found.to_json(json)
+        write_claims(found, out)
+        console.print(f"written to  {out}", highlight=False)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _list(names: list[str], console: Console) -> None:
+    from spiritlevel.console import Table
+    from spiritlevel.theorems import CLAIMS
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("name", no_wrap=True)
+    table.add_column("statement")
+    for name in names:
+        table.add_row(name, CLAIMS[name].statement)
+    console.print(table, highlight=False)

@@ -1,0 +1,100 @@
+"""The theorems, executed: each builds its witness and checks it, on a network of yours too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.progress import bar
+from spiritlevel.scope import heard_interrupts, set_apart
+from spiritlevel.theorems.base import Claim, Claims, Outcome, Result
+from spiritlevel.theorems.coordinates import COORDINATES
+from spiritlevel.theorems.fitting import FITTING
+from spiritlevel.theorems.scaling import SCALING
+from spiritlevel.theorems.setting import Setting
+from spiritlevel.theorems.sharpness import SHARPNESS
+
+__all__ = ["CLAIMS", "Claim", "Claims", "Outcome", "Result", "Setting", "chosen", "claims"]
+
+CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
+
+
+def chosen(names: str | Iterable[str] | None) -> list[str]:
+    """The names of these claims, or of all; an unknown one is refused."""
+    found = [names] if isinstance(names, str) else list(CLAIMS if names is None else names)
+    unknown = [name for name in found if name not in CLAIMS]
+    if unknown:
+        raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
+    return found
+
+
+@set_apart()
+def claims(
+    objective: Objective | None = None,
+    names: str | Iterable[str] | None = None,
+    *,
+    figures: bool = True,
+) -> Claims:
+    """Build and check claims on an objective, or on the net of the digits; all of them if None.
+
+    A claim that does not apply to the given network says why and is not counted. Ctrl-C keeps those
+    that are done.
+    """
+    if objective is not None:
+        only_objectives(objective)
+    wanted, setting, begin = chosen(names), Setting(objective), time.perf_counter()
+    results: list[Result] = []
+    drawn: dict[str, str] = {}
+    interrupted = ""
+    with bar(len(wanted), "claims") as progress, heard_interrupts() as heard:
+        try:
+            for name in wanted:
+                progress.set_postfix_str(name)
+                result, svg = _run(name, setting, figures)
+                if heard:  # an eigenvalue kept what it had, and no verdict may rest on that
+                    raise KeyboardInterrupt
+                results.append(result)
+                if svg:
+                    drawn[name] = svg
+                progress.update()
+        except BaseException as error:
+            # inside torch, Ctrl-C may come out as a RuntimeError
+            if not heard and not isinstance(error, KeyboardInterrupt):
+                raise
+            if not results:
+                raise KeyboardInterrupt from error
+            interrupted = f"{len(results)} of {len(wanted)} claims were done"
+    network = "the net of the digits"
+    if objective is not None:
+        network = repr(objective).removeprefix("Objective(").removesuffix(")")
+    seconds = time.perf_counter() - begin
+    return Claims(tuple(results), network, seconds, drawn, interrupted)
+
+
+def _run(name: str, setting: Setting, figures: bool) -> tuple[Result, str]:
+    claim, begin, outcome, skipped, svg = CLAIMS[name], time.perf_counter(), None, "", ""
+    if claim.own and setting.given is not None:
+        skipped = claim.own
+    else:
+        try:
+            witness = claim.construction(setting)
+            outcome = claim.check(**witness)
+            if figures and claim.figure is not None:
+                svg = claim.figure(**witness)
+        except SpiritlevelError as error:
+            if setting.given is None:
+                raise
+            skipped = f"does not apply: {error}"
+    found = Result(
+        name,
+        claim.statement,
+        claim.source,
+        claim.built,
+        outcome,
+        round(time.perf_counter() - begin, 3),
+        skipped,
+        claim.caption if svg else "",
+    )
+    return found, svg

@@ -1,0 +1,201 @@
+"""The page of claims: what it says, that it holds together, and how a browser shows it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize
+
+import reports
+import spiritlevel as sl
+from browsing import background, chromium, opened, scroll_width
+from cases import small_net
+from reports import text
+from spiritlevel.report import claims_page
+from spiritlevel.theorems import Claims
+
+DRAWN = [name for name, claim in sl.CLAIMS.items() if claim.figure is not None]
+
+
+def page_of(data: dict, **figures: str) -> str:
+    return claims_page(data, figures, title="Theorems on a net")
+
+
+def section(source: str, name: str) -> str:
+    found = re.search(
+        rf'<section class="claim beside" id="{name}">.*?</section>', source, re.DOTALL
+    )
+    assert found, name
+    return found[0]
+
+
+def test_the_headline_counts_and_the_table_links_to_the_sections() -> None:
+    source = page_of(reports.claims())
+    seen = text(source)
+    assert "Theorems on a net 1 of 2 claims hold." in seen
+    assert "Interrupted" not in seen
+    row = re.search(r'<tr role="row" data-name="log_convexity">.*?</tr>', source, re.DOTALL)
+    assert row
+    assert text(row[0]) == (
+        "Log convexity Dinh et al. 2017, 4.2 a random twin least slack -0.2 ✗ does not hold"
+    )
+    targets = re.findall(r'<th role="rowheader" scope="row"><a href="#(\w+)">', source)
+    assert targets == re.findall(r'<section class="claim beside" id="(\w+)">', source)
+    assert len(targets) == 3
+
+
+def test_a_section_says_statement_source_construction_numbers_and_verdict() -> None:
+    source = page_of(reports.claims(), hessian_law=reports.SVG)
+    assert text(section(source, "hessian_law")) == (
+        "Hessian law ✓ holds Dinh et al. 2017, 4.2 What the hessian_law says. "
+        "Built a random twin Found error 7e-16 The law, drawn. "
+        "relative error 7e-16 boxes 60 growth 12,039 alpha 2.001"
+    )
+    assert "○ not checked" in text(section(source, "radial_map"))
+    assert "builds its own problem" in text(section(source, "radial_map"))
+    assert "<figure>" not in section(source, "radial_map")
+
+
+@pytest.mark.parametrize(
+    ("holds", "words"),
+    [
+        ([True, True], "All 2 claims hold."),
+        ([True], "The claim holds."),
+        ([False], "0 of 1 claims hold."),
+        ([None], "No claim could be checked on this network."),
+        ([True, None], "The claim holds."),
+    ],
+)
+def test_headlines(holds: list[bool | None], words: str) -> None:
+    data = reports.claims()
+    data["claims"] = [reports.claim(f"claim_{i}", "x", h) for i, h in enumerate(holds)]
+    assert f"<h1>{words}</h1>" in page_of(data)
+
+
+def test_an_interruption_is_told() -> None:
+    data = reports.claims() | {"interrupted": "3 of 18 claims were done"}
+    assert "Interrupted: 3 of 18 claims were done" in text(page_of(data))
+
+
+def test_numbers_that_are_none_are_still_shown() -> None:
+    data = reports.claims()
+    numbers = {"a": float("inf"), "b": float("nan"), "c": -20616.8, "d": 3.08e6, "e": 0.0}
+    data["claims"][0]["outcome"]["numbers"] = numbers
+    assert "a inf b nan c -20,617 d 3.080e+06 e 0" in text(section(page_of(data), "hessian_law"))
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    evil = '"><script>alert(1)</script>'
+    data = reports.claims()
+    data |= {"network": evil, "interrupted": evil, "version": evil}
+    words = dict.fromkeys(("title", "statement", "source", "built", "caption"), evil)
+    data["claims"][0] |= words
+    data["claims"][0]["outcome"] |= {"shown": evil, "numbers": {evil: 1.0}}
+    svg = reports.SVG.replace("</svg>", "<script>alert(1)</script></svg>")
+    source = claims_page(data, {"hessian_law": svg}, title=evil)
+    assert "<script>alert" not in source
+    assert source.count("</script>") == 1  # the theme
+    assert evil in html.unescape(source)
+
+
+def test_a_figure_is_an_image_of_its_own_and_nothing_else_is_needed() -> None:
+    source = page_of(reports.claims(), hessian_law=reports.SVG)
+    image = re.search(
+        r'<img class="single" src="data:image/svg\+xml;base64,([^"]+)" ([^>]+)>', source
+    )
+    assert image
+    assert base64.b64decode(image[1]).decode() == reports.SVG
+    assert image[2] == 'alt="hessian law: error 7e-16" width="480" height="240"'
+    assert "default-src 'none'" in source
+    assert "img-src data:" in source
+    bare = source.replace(image[0], "")
+    assert not re.search(r"https?://|<(link|img|iframe)\b|\bsrc=|@import|url\(", bare)
+
+
+def test_the_name_is_the_function_whatever_was_imported() -> None:
+    code = (
+        "import spiritlevel as sl; first = sl.claims; import spiritlevel.theorems, spiritlevel.cli;"
+        "from spiritlevel import claims; assert first is sl.claims is claims and callable(claims)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# In a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a page with all figures lies."""
+    own = [name for name in DRAWN if sl.CLAIMS[name].own]
+    parts = sl.claims(None, own), sl.claims(small_net(), [n for n in DRAWN if n not in own])
+    results = parts[0].results + parts[1].results
+    found = Claims(results, "a net", 1.0, parts[0].figures | parts[1].figures)
+    assert set(found.figures) == set(DRAWN)
+    return sl.write_claims(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page, opened; at the end nothing was fetched and nothing went wrong."""
+    with opened(browser, address) as page:
+        yield page
+
+
+def test_every_figure_is_drawn(page: Page) -> None:
+    widths = page.evaluate(
+        "Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))"
+    )
+    assert len(widths) == len(DRAWN)
+    assert min(widths) > 300
+    assert all(image.get_attribute("alt") for image in page.locator("img").all())
+    assert page.locator("figcaption").count() == len(DRAWN)
+
+
+@pytest.mark.parametrize("width", [390, 320, 800])
+def test_no_width_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size(ViewportSize(width=width, height=844))
+    assert scroll_width(page) <= width
+
+
+def test_figures_turn_with_the_theme(page: Page) -> None:
+    def turned() -> bool:
+        return page.evaluate("getComputedStyle(document.images[0]).filter") != "none"
+
+    light = background(page)
+    assert not turned()
+    page.emulate_media(color_scheme="dark")
+    assert background(page) != light
+    assert turned()
+    page.locator("#theme").click()
+    assert background(page) == light
+    assert not turned()
+    page.emulate_media(color_scheme="light")
+    page.locator("#theme").click()
+    assert turned()
+
+
+def test_the_table_leads_to_a_claim(page: Page) -> None:
+    page.get_by_role("rowheader", name="Radial map").get_by_role("link").click()
+    assert page.evaluate("location.hash") == "#radial_map"
+    place: float = page.locator("#radial_map").bounding_box()["y"]  # type: ignore[index]
+    assert abs(place) < 2
+
+
+def test_a_page_from_disk_is_returned_as_a_path(tmp_path: Path) -> None:
+    found = sl.claims(None, "any_labels")
+    path = sl.write_claims(found, str(tmp_path / "claims.html"))
+    assert path == tmp_path / "claims.html"
+    assert "Theorems on the net of the digits" in path.read_text(encoding="utf-8")

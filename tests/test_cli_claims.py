@@ -1,0 +1,156 @@
+"""spiritlevel claims: names, files, mistakes, interruption and a claim that does not hold."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+from spiritlevel.cli import app
+from spiritlevel.theorems.base import Outcome
+
+MINE = ("--model", "mine:net", "--data", "mine:data")
+CHEAP = ("any_labels", "flat_memorizer")  # without a trained net
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["claims", *map(str, words)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout + result.stderr
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, name: str, **parts: object) -> None:
+    monkeypatch.setitem(sl.CLAIMS, name, replace(sl.CLAIMS[name], **parts))  # type: ignore[arg-type]
+
+
+def test_claims_by_name_write_a_page_into_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, text = run(*CHEAP, "--json", "out.json")
+    assert code == 0
+    assert "2 of 2 hold" in text
+    assert "written to  claims.html" in text
+    assert "All 2 claims hold." in (tmp_path / "claims.html").read_text(encoding="utf-8")
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert [claim["name"] for claim in data["claims"]] == list(CHEAP)
+    assert data["holds"] is True
+
+
+def test_the_table_fits_into_80_columns(tmp_path: Path) -> None:
+    """One line for what was built and one for the number: nothing wraps."""
+    _, text = run(*CHEAP, "-o", tmp_path / "c.html")
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split("  ")[0] == "claim, and its source"
+    assert lines[1].startswith("any_labels ")
+    assert lines[1].endswith("yes")
+    assert "fitted by 210 weights" in lines[2]
+    assert lines[3].startswith("flat_memorizer ")
+
+
+def test_one_on_a_users_model(mine: Path) -> None:
+    code, text = run("gradient_law", "radial_map", *MINE, "-o", mine / "page.html")
+    assert code == 0
+    assert "1 of 1 hold" in text
+    assert "on Sequential, 43 parameters" in " ".join(text.split())
+    page = (mine / "page.html").read_text(encoding="utf-8")
+    assert "The claim holds." in page
+    assert "builds its own problem" in page
+
+
+def test_the_list_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in sl.CLAIMS:
+        replaced(monkeypatch, name, construction=pytest.fail)
+    code, text = run("--list")
+    assert code == 0
+    assert all(name in text for name in sl.CLAIMS)
+    assert sl.CLAIMS["reranking"].statement in " ".join(text.split())
+    assert list(tmp_path.iterdir()) == []
+    assert "reranking" not in run("any_labels", "--list")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["flatness"], "no claim 'flatness'; there are: homogeneity, gradient_law"),
+        (["--list", "flatness"], "no claim 'flatness'"),
+        (["any_labels", "-o", "no/such/page.html"], "there is no folder no/such"),
+        (["any_labels", "--json", "."], "--json is ., a folder"),
+        (["any_labels", "--data", "mine:data"], "--data needs --model"),
+        (["any_labels", "--device", "cpu"], "--device needs --model"),
+        (["gradient_law", "--model", "nowhere:net"], "no module 'nowhere'"),
+        (["gradient_law", "--model", "mine:net"], "--data is missing"),
+        (["gradient_law", *MINE, "--weights", "none.pt"], "no file none.pt"),
+    ],
+)
+def test_mistakes_get_one_clear_line(mine: Path, words: list[str], message: str) -> None:
+    code, text = run(*words)
+    assert code == 2
+    assert message in " ".join(text.split())
+    assert "Traceback" not in text
+
+
+def test_a_claim_that_does_not_hold_is_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, "any_labels", check=lambda **_: Outcome("error 2", {"error": 2.0}, False))
+    code, text = run(*CHEAP, "-o", tmp_path / "c.html")
+    assert code == 1
+    assert "NO" in text
+    assert "1 of 2 hold" in text
+    assert "does not hold" in (tmp_path / "c.html").read_text(encoding="utf-8")
+
+
+def stop(**_: object) -> Outcome:
+    raise KeyboardInterrupt
+
+
+def stop_and_go_on(**_: object) -> Outcome:
+    """As an eigenvalue does that is interrupted and keeps what it has."""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    return Outcome("from half of the work", {}, False)
+
+
+def stop_and_fail(**_: object) -> Outcome:
+    """As torch does when it is interrupted in a kernel of its own."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        raise RuntimeError("an operation failed") from error
+    raise AssertionError("the signal was lost")
+
+
+@pytest.mark.parametrize("check", [stop, stop_and_go_on, stop_and_fail])
+def test_an_interruption_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: object
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    replaced(monkeypatch, "flat_memorizer", check=check)
+    out = tmp_path / "part.json"
+    code, text = run(*CHEAP, "radial_map", "-o", tmp_path / "c.html", "--json", out)
+    assert code == 0
+    assert "interrupted: 1 of 3 claims were done" in text
+    data = json.loads(out.read_text())
+    assert [claim["name"] for claim in data["claims"]] == ["any_labels"]
+    assert data["interrupted"] == "1 of 3 claims were done"
+    assert "Interrupted: 1 of 3" in (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupted_before_the_first_is_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, "any_labels", check=stop)
+    code, text = run("any_labels", "-o", tmp_path / "c.html")
+    assert code == 130
+    assert "interrupted" in text
+    assert not (tmp_path / "c.html").exists()
