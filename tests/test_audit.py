@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_audit() -> None:
 
 def test_it_prints_and_writes_itself(tmp_path: Path) -> None:
     text = str(audited())
-    assert "on 30 examples and on random inputs, at 4 points along 13 rescalings" in flat(text)
+    assert "on 30 examples and on random inputs, at 5 points along 13 rescalings" in flat(text)
     assert "while no prediction did; the sharpness that is left is" in flat(text)
     audited().to_json(tmp_path / "audit.json")
     data = json.loads((tmp_path / "audit.json").read_text())
@@ -174,7 +174,12 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     assert {row.name for row in found.rows} == set(module.DEFAULT) - missing
     assert list(found["loss"].values) == ["here", "moved", "sharpened"]
     notes = {note.split(":")[0] for note in found.provenance["notes"]}
-    assert notes == {"not balanced", "not flattest", *(f"no {name}" for name in missing)}
+    assert notes == {
+        "Not at rest",
+        "not balanced",
+        "not flattest",
+        *(f"no {name}" for name in missing),
+    }
     assert "no orbit_trace: the exact diagonal needs a loss" in flat(str(found))
     assert not found["hessian_trace"].infimum.proved
 

@@ -13,6 +13,8 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.comparing import Comparison
 from spiritlevel.default import digits
+from spiritlevel.estimate import Estimate
+from spiritlevel.measures.base import Measure
 
 
 @functools.cache
@@ -84,6 +86,37 @@ def test_what_cannot_be_told_apart_is_undecided() -> None:
     found = sl.compare({"a": net(16), "b": near}, ["hessian_trace", "expected_sharpness"])
     assert {pair.text for pair in found.pairs} == {"undecided at this accuracy"}
     assert found["hessian_trace"].turned is None
+
+
+def test_what_is_left_of_a_frobenius_norm_is_known() -> None:
+    found = sl.compare({"small": net(16), "large": net(300)}, ["hessian_frobenius", "keskar"])
+    assert found["hessian_frobenius"].text == "large is sharper, and it survives"
+    unknown = found["keskar"]
+    assert unknown.turned is not None
+    assert unknown.text == "undecided: what is left is unknown"
+
+
+def test_two_lower_bounds_do_not_tell_maxima_apart() -> None:
+    """The same network with its units in another order: searches differ, networks do not."""
+    objective = net(16)
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    p = objective.params
+    permuted = objective.at(
+        {"0.weight": p["0.weight"][order], "0.bias": p["0.bias"][order],
+         "2.weight": p["2.weight"][:, order]}
+    )  # fmt: skip
+    found = sl.compare({"net": objective, "permuted": permuted}, ["adaptive_worst", "keskar"])
+    assert {pair.answer for pair in found.pairs} <= {"undecided", "equal"}
+
+
+def test_an_interruption_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: object) -> Estimate:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sl.MEASURES, "stop", Measure(stop, "stop"))
+    found = sl.compare({"a": net(16), "b": net(300)}, ["loss", "stop", "path_norm"])
+    assert list(found.values) == ["loss"]
+    assert "interrupted: 1 of 3 measures were done" in str(found)
 
 
 def test_three_networks_of_two_architectures() -> None:

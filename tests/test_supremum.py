@@ -75,6 +75,7 @@ def test_without_rescalings_the_orbit_is_a_point() -> None:
     already = sl.orbit.supremum(smooth, target=1e-9)
     assert already.outcome == "reached"
     assert already.objective is smooth
+    assert str(already).endswith("by the given point")
 
 
 def test_a_search_finds_what_is_known() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,12 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.measures.base import Measure
 from spiritlevel.objective import Objective
+from spiritlevel.plain import json_text, written
 from spiritlevel.symmetry import Certificate, Group
 
 SCHEMA = 2
+LAYERWISE = ("here", "layers", "sharpened")  # points that whole layers lead to
+VAGUE = 0.5  # relative: an error that is no error bar but an excuse
 NEARLY = 0.05  # relative: how far the eps of norms may move what is invariant without them
 
 
@@ -52,29 +54,27 @@ class Row:
         measure: Measure,
         values: dict[str, Estimate],
         alike: float,
-        approximate: bool,
         infimum: Infimum,
+        equality: str = "identical predictions",
     ) -> Row:
         """A row whose verdict follows from the values, their errors and what was promised."""
-        moved = differ(values.values(), alike)
+        wild = [p for p, e in values.items() if not math.isfinite(e.value)]
+        moved = bool(wild) or differ(values.values(), alike)
         promised = measure.promises("unit")
-        factor = spread(values.values())
-        if promised:
-            text = "declared invariant but moved: a bug" if moved else "invariant"
-            if moved and approximate and factor <= 1 + NEARLY:
-                text = f"approximately invariant (eps of norms, {factor - 1:.0e})"
+        if wild:
+            text = f"overflows at the point {wild[0]}"
+        elif promised:
+            text = _promise(values, moved, approximate=not equality.startswith("identical"))
         elif not moved:
             text = "did not move here"
+        elif not measure.promises("layer"):
+            text = f"moved x {times(spread(values.values()))} with {equality}"
+        elif differ([values[p] for p in LAYERWISE if p in values], alike):
+            text = "declared invariant by layers but moved: a bug"
         else:
-            text = f"moved x {times(factor)} with identical predictions"
-            if measure.promises("layer"):
-                layers = [e for p, e in values.items() if p in ("here", "sharpened")]
-                text = f"moved x {times(factor)} by units, not by layers"
-                if differ(layers, alike):
-                    text = "declared invariant by layers but moved: a bug"
-        return cls(
-            name, measure.title.strip(), measure.family, values, infimum, promised, moved, text
-        )
+            text = f"moved x {times(spread(values.values()))} by units, not by layers"
+        title = measure.title.strip()
+        return cls(name, title, measure.family, values, infimum, promised, moved, text)
 
     @property
     def here(self) -> Estimate:
@@ -87,7 +87,8 @@ class Row:
 
     @property
     def largest(self) -> float:
-        return max(e.value for e in self.values.values())
+        values = [e.value for e in self.values.values()]
+        return max([v for v in values if not math.isnan(v)], default=math.nan)
 
     @property
     def bug(self) -> bool:
@@ -113,7 +114,7 @@ class Row:
             return self.text
         if self.text.endswith("not by layers"):
             return f"x {times(self.factor)} by units"
-        return self.text.removesuffix(" with identical predictions")
+        return self.text.partition(" with ")[0]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -201,15 +202,17 @@ class Audit:
         if p["interrupted"]:
             last.insert(0, f"interrupted: {p['interrupted']}")
         if not self.group.dim:
-            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocks)) or "nothing"
+            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocks))
+            blocks = blocks or "parameters that are not chosen"
             return [f"(Rescalings are blocked by {blocks}.)", *last]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
+        sharp = ", one sharpened to an eigenvalue of 1e6" if "sharpened" in self.elements else ""
         size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
         return [
             f"Predictions are {size} on {p['examples']} examples and on random inputs, at "
             f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
             "least: over all such networks, proved; ≤ the least of these points. largest: of these "
-            "points, one sharpened to an eigenvalue of 1e6.",
+            f"points{sharp}.",
             *last,
         ]
 
@@ -229,8 +232,7 @@ class Audit:
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
-        text = json.dumps(self.to_dict(), indent=2)
-        return written(text + "\n", path)
+        return written(json_text(self.to_dict()), path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per measure."""
@@ -245,6 +247,20 @@ class Audit:
         return written(out.getvalue(), path)
 
 
+def _promise(values: dict[str, Estimate], moved: bool, approximate: bool) -> str:
+    """What became of a promise to be invariant."""
+    if len(values) == 1:
+        return "invariant by promise"
+    factor = spread(values.values())
+    if moved and approximate and factor <= 1 + NEARLY:
+        return f"approximately invariant (eps of norms, {factor - 1:.0e})"
+    if moved:
+        return "declared invariant but moved: a bug"
+    if any(e.error > VAGUE * abs(e.value) for e in values.values()):
+        return "undecided: too uncertain"
+    return "invariant"
+
+
 def differ(values: Any, alike: float) -> bool:
     """Whether estimates differ by more than their errors and the rounding."""
     found = list(values)
@@ -255,7 +271,11 @@ def differ(values: Any, alike: float) -> bool:
 
 
 def spread(values: Any) -> float:
-    sizes = [abs(e.value) for e in values]
+    """The largest over the smallest in magnitude; infinite across zero."""
+    found = [e.value for e in values]
+    sizes = [abs(v) for v in found]
+    if not all(map(math.isfinite, found)) or min(found) < 0 < max(found):
+        return math.inf
     if min(sizes) == 0:
         return math.inf if max(sizes) else 1.0
     return max(sizes) / min(sizes)
@@ -271,9 +291,3 @@ def times(factor: float) -> str:
 def digits(value: float) -> str:
     """Three digits: enough to compare."""
     return format_value(value, 0.1 * abs(value))
-
-
-def written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,18 @@ import torch
 from torch import Tensor
 
 from spiritlevel.audited import Audit, Infimum, Row
+from spiritlevel.diagonals import multilinear
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
+from spiritlevel.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.measuring import verdict
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.operators import scaled
-from spiritlevel.orbit import minimum
+from spiritlevel.orbit import OrbitMinimum
 from spiritlevel.progress import bar
-from spiritlevel.scope import set_apart
+from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.sharpening import sharpen
 from spiritlevel.symmetry import Certificate, Group, symmetries, verify
 from spiritlevel.version import __version__
@@ -39,6 +42,7 @@ DEFAULT = (
     "orbit_trace",
     "orbit_spectral",
 )
+FAR = 1e-2  # relative: predictions that an eps changes by more are not those of one network
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
 # Relative, beside the errors: what the rounding of parameters and products may do to a value
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -65,10 +69,7 @@ def audit(
     the rows that are done.
     """
     only_objectives(objective)
-    names = checked(measures)
-    several = [name for name in names if MEASURES[name].parts]
-    if several:
-        raise SpiritlevelError(f"{several[0]} is several numbers; choose others to audit")
+    names = checked(measures, single=True)
     if not strength > 0:
         raise SpiritlevelError(f"strength={strength}: give a positive number")
     begin = time.perf_counter()
@@ -76,9 +77,12 @@ def audit(
     ends = [name for name in names if MEASURES[name].shares == "extremes"]
     both_ends = any(name != "hessian_spectral" for name in ends)
     work = _Work(objective, group, seed, strength, both_ends)
-    work.find_points(flattest="orbit_spectral" in names)
+    work.find_points(names)
     found_points = time.perf_counter()
     rows, interrupted = _rows(work, names)
+    rest = verdict(work.here)
+    if rest and not rest.startswith("Close to a minimum"):
+        work.notes.append(rest)
     provenance = {
         "examples": objective.examples,
         "parameters": objective.size,
@@ -115,16 +119,19 @@ class _Work:
     def here(self) -> Instruments:
         return self.points["here"]
 
-    def find_points(self, *, flattest: bool) -> None:
+    def find_points(self, names: list[str]) -> None:
         """Elements of the group, each with the proof that predictions stay."""
         base, group = self.objective, self.group
         self.points["here"] = Instruments(base, **HERE, **self._settings)
         ways: dict[str, Callable[[], Tensor]] = {
             "moved": lambda: group.random(self.seed, self.strength),
-            "sharpened": lambda: group.of_layers(sharpen(base, target=SHARP, group=group).element),
+            "sharpened": self._sharpened,
             "balanced": lambda: self.here.least_trace.log_scales,
         }
-        if flattest:
+        if any(MEASURES[name].invariances == ("layer",) for name in names):
+            layers = group.layerwise()
+            ways["layers"] = lambda: group.of_layers(layers.random(self.seed, self.strength))
+        if "orbit_spectral" in names:
             ways["flattest"] = lambda: self.here.least_norm.log_scales
         for name, way in ways.items() if group.dim else ():
             try:
@@ -133,9 +140,18 @@ class _Work:
             except SpiritlevelError as error:
                 self.notes.append(f"not {name}: {error}")
                 continue
-            self.certificates[name] = verify(base, twin, group=group).require()
+            certificate = verify(base, twin, group=group).require()
+            if certificate.relative > FAR:
+                size = f"{certificate.relative:.0e}"
+                self.notes.append(f"not {name}: the eps of norms changes predictions by {size}")
+                continue
+            self.certificates[name] = certificate
             self.elements[name] = element
-            self.points[name] = self._there(twin, element)
+            self.points[name] = self._there(twin, element, certificate)
+
+    def _sharpened(self) -> Tensor:
+        found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
+        return self.group.of_layers(found.element)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -147,9 +163,11 @@ class _Work:
             "both_ends": self.both_ends,
         }
 
-    def _there(self, twin: Objective, element: Tensor) -> Instruments:
+    def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:
         """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
         found = Instruments(twin, **ELSEWHERE, **self._settings)
+        if certificate.verdict != "exact":  # then the law does not hold either
+            return found
         scales = 1 / self.group.flat_factors(element, self.objective.shapes)
         found.share(
             hessian=lambda: scaled(self.here.hessian, scales),
@@ -162,7 +180,9 @@ class _Work:
         if measure.promises("unit") and measure.family in ("orbit", "curvature"):
             wanted = ["here", "moved"]  # many products each
         elif measure.promises("layer"):
-            wanted = ["here", "moved", "sharpened"]
+            wanted = ["here", "moved", "layers", "sharpened"]
+            if measure.promises("unit"):
+                wanted.remove("layers")
         elif measure.shares == "extremes":
             wanted = ["here", "balanced", "flattest", "sharpened"]
         else:
@@ -174,14 +194,21 @@ def _rows(work: _Work, names: list[str]) -> tuple[list[Row], str | None]:
     """Every measure at its points; what this objective does not have is left out, and said."""
     rows: list[Row] = []
     total = sum(len(work.places(MEASURES[name])) for name in names)
-    with bar(total, "audit") as progress:
+    with bar(total, "audit") as progress, heard_interrupts() as heard:
         try:
             for name in names:
                 progress.set_postfix_str(name)
                 try:
-                    rows.append(_row(work, name, progress.update))
+                    row = _row(work, name, progress.update)
                 except SpiritlevelError as error:
                     work.notes.append(f"no {name}: {error}")
+                    continue
+                except (ArithmeticError, RuntimeError) as error:  # one bad row is not the audit
+                    work.notes.append(f"no {name}: {type(error).__name__}: {error}")
+                    continue
+                if heard:  # something inside kept what it had: that row is not done
+                    raise KeyboardInterrupt
+                rows.append(row)
         except KeyboardInterrupt:
             if not rows:
                 raise
@@ -196,8 +223,11 @@ def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
         values[place] = found
         tick()
     alike = ALIKE[work.objective.dtype]
-    approximate = any(c.verdict == "approximate" for c in work.certificates.values())
-    return Row.judged(name, measure, values, alike, approximate, _infimum(work, name, values))
+    equality = "identical predictions"
+    if any(c.verdict == "approximate" for c in work.certificates.values()):
+        worst = max(c.relative for c in work.certificates.values())
+        equality = f"predictions equal to {worst:.0e}"
+    return Row.judged(name, measure, values, alike, _infimum(work, name, values), equality)
 
 
 def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
@@ -212,22 +242,24 @@ def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
 
 def _infimum(work: _Work, name: str, values: dict[str, Estimate]) -> Infimum:
     """The least value over the orbit: proved where there is a proof, else the least one seen."""
-    if name == "hessian_trace" and work.here.used("diagonal"):
-        try:
-            least = minimum(
-                work.objective,
-                work.group,
-                norm="trace",
-                operator="hessian",
-                diagonal=work.here.diagonal,
-            )
-            return Infimum(least.value, least.lower_bound, True)
-        except SpiritlevelError:  # its diagonal is not the Gauss-Newton one: what is seen counts
-            pass
-    if name == "layer_minimum" and work.group.dim:
-        least = work.here.least_trace
+    least = _proof(work, name)
+    if least is not None and least.status is Status.CONVERGED and not least.divided_out:
         return Infimum(least.value, least.lower_bound, True)
-    if name in ("orbit_trace", "orbit_spectral"):
+    if name in ("orbit_trace", "orbit_spectral"):  # least values by definition
         here = values["here"]
-        return Infimum(here.value, here.value - here.error, True)
-    return Infimum(min(e.value for e in values.values()), None, False)
+        return Infimum(here.value, here.value - here.error, here.converged)
+    finite = [e for e in values.values() if math.isfinite(e.value)] or list(values.values())
+    low = min(finite, key=lambda e: e.value)
+    return Infimum(low.value + 2 * low.error, None, False)
+
+
+def _proof(work: _Work, name: str) -> OrbitMinimum | None:
+    """The orbit minimum that a measure shrinks to, where it is known."""
+    if not work.group.dim or not work.here.used("diagonal"):
+        return None
+    if name == "layer_minimum":
+        return work.here.least_trace
+    if name != "hessian_trace" or not multilinear(work.objective):
+        return None
+    # for such nets the trace of the Hessian is that of the Gauss-Newton matrix
+    return work.here.least_trace

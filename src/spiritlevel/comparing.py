@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -15,17 +14,18 @@ from typing import Any, Literal
 
 import torch
 
-from spiritlevel.audited import differ, digits, written
+from spiritlevel.audited import differ, digits
 from spiritlevel.auditing import ALIKE
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
+from spiritlevel.estimate import Estimate, Status
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.orbit import Supremum, supremum
+from spiritlevel.orbit import OrbitMinimum, Supremum, minimum, supremum
+from spiritlevel.plain import json_text, written
 from spiritlevel.progress import bar
-from spiritlevel.scope import set_apart
+from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.version import __version__
 
 COMPARED = (
@@ -37,7 +37,7 @@ COMPARED = (
     "orbit_trace",
     "orbit_spectral",
 )
-# The least value over the orbit that a measure shrinks to
+# The least value over the orbit (of the Gauss-Newton matrix) that a measure shrinks to
 LEAST = {
     "hessian_spectral": "orbit_spectral",
     "lambda_max": "orbit_spectral",
@@ -45,8 +45,11 @@ LEAST = {
     "eps_sharpness_quadratic": "orbit_spectral",
     "hessian_trace": "orbit_trace",
     "expected_sharpness": "orbit_trace",
+    "layer_minimum": "orbit_trace",
+    "hessian_frobenius": "orbit_frobenius",
 }
 NORMS = {"hessian_spectral": "spectral", "lambda_max": "spectral", "hessian_trace": "trace"}
+SEARCHED = 1.5  # times: lower bounds that are closer do not say which maximum is larger
 EQUAL = 0.02  # relative: orbit minima that are known to be this close are called equal
 SCHEMA = 1
 Answer = Literal["survives", "coordinates", "equal", "undecided"]
@@ -77,8 +80,13 @@ class Pair:
             "survives": f"{self.sharper} is {more}, and it survives",
             "coordinates": f"{self.sharper} is {more} only in these coordinates",
             "equal": "equal",
-            "undecided": "undecided at this accuracy",
+            "undecided": self._doubt(),
         }[self.answer]
+
+    def _doubt(self) -> str:
+        if self.turned is not None and self.least is None:
+            return "undecided: what is left is unknown"
+        return "undecided at this accuracy"
 
     @property
     def ratio(self) -> float:
@@ -156,7 +164,7 @@ class Comparison:
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
-        return written(json.dumps(self.to_dict(), indent=2) + "\n", path)
+        return written(json_text(self.to_dict()), path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per measure and pair."""
@@ -175,34 +183,18 @@ def compare(
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
-    "sharper, and it survives": the least values over the two orbits are in the same order, apart by
-    more than their errors (or the measure is invariant). "sharper only in these coordinates": they
-    are equal, or in the other order. Architectures may differ.
+    "sharper, and it survives": the least values over the two orbits (of the Gauss-Newton matrix)
+    are in the same order, apart by more than their errors, or the measure is invariant. "sharper
+    only in these coordinates": they are equal, or in the other order. "undecided": neither, or
+    nothing is known of what is left. Architectures may differ.
     """
     only_objectives(*objectives.values())
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
-    names = checked(measures)
-    several = [name for name in names if MEASURES[name].parts]
-    if several:
-        raise SpiritlevelError(f"{several[0]} is several numbers; choose others to compare")
+    names = checked(measures, single=True)
     begin = time.perf_counter()
     work = _Work({n: Instruments(o, seed=seed) for n, o in objectives.items()}, [])
-    values: dict[str, dict[str, Estimate]] = {}
-    pairs: list[Pair] = []
-    with bar(len(names), "compare") as progress:
-        for name in names:
-            progress.set_postfix_str(name)
-            try:
-                values[name] = work.measured(name)
-            except SpiritlevelError as error:
-                work.notes.append(f"no {name}: {error}")
-                continue
-            pairs += [
-                _pair(work, name, values[name], *two)
-                for two in itertools.combinations(objectives, 2)
-            ]
-            progress.update()
+    values, pairs = _compared(work, names)
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
     provenance = {
@@ -212,6 +204,33 @@ def compare(
         "versions": {"spiritlevel": __version__, "torch": torch.__version__},
     }
     return Comparison(tuple(objectives), values, tuple(pairs), provenance)
+
+
+def _compared(work: _Work, names: list[str]) -> tuple[dict[str, dict[str, Estimate]], list[Pair]]:
+    """Measure by measure; interrupted, what is done."""
+    values: dict[str, dict[str, Estimate]] = {}
+    pairs: list[Pair] = []
+    with bar(len(names), "compare") as progress, heard_interrupts() as heard:
+        try:
+            for name in names:
+                progress.set_postfix_str(name)
+                try:
+                    found = work.measured(name)
+                except SpiritlevelError as error:
+                    work.notes.append(f"no {name}: {error}")
+                    continue
+                both = itertools.combinations(work.instruments, 2)
+                rows = [_pair(work, name, found, *two) for two in both]
+                if heard:
+                    raise KeyboardInterrupt
+                values[name] = found
+                pairs += rows
+                progress.update()
+        except KeyboardInterrupt:
+            if not pairs:
+                raise
+            work.notes.append(f"interrupted: {len(values)} of {len(names)} measures were done")
+    return values, pairs
 
 
 @dataclass
@@ -228,15 +247,22 @@ class _Work:
         if measure not in LEAST:
             return None
         instruments = self.instruments[name]
-        trace = LEAST[measure] == "orbit_trace"
         try:
-            found = instruments.least_trace if trace else instruments.least_norm
+            found = _least(instruments, LEAST[measure])
         except SpiritlevelError as error:
             self.notes.append(f"no least value for {measure}: {error}")
             return None
         slack = ALIKE[instruments.objective.dtype] * found.value
         low = found.lower_bound if found.lower_bound is not None else found.value
-        return low - slack, found.value + slack
+        wide = 3 * (found.stderr or 0.0) + slack
+        return low - wide, found.value + wide
+
+
+def _least(instruments: Instruments, which: str) -> OrbitMinimum:
+    if which == "orbit_frobenius":
+        objective, group = instruments.objective, instruments.group
+        return minimum(objective, group, norm="frobenius", diagonal=instruments.diagonal)
+    return instruments.least_trace if which == "orbit_trace" else instruments.least_norm
 
 
 def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: str) -> Pair:
@@ -244,6 +270,8 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
     high, low = values[sharper], values[other]
     alike = max(ALIKE[work.instruments[n].objective.dtype] for n in (one, two))
     decided = differ((high, low), alike)
+    if Status.LOWER_BOUND in (high.status, low.status):  # two searches, not two maxima
+        decided = high.value > SEARCHED * low.value
     invariant = MEASURES[name].promises("unit")
     least, turned = None, None
     if decided and not invariant:
@@ -253,7 +281,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
     known_equal = high.value + high.error <= (1 + EQUAL) * (low.value - low.error)
     answer: Answer = "equal" if known_equal else "undecided"
     if decided:
-        answer = _answer(invariant, least, turned)
+        answer = _answer(invariant, least)
     title = MEASURES[name].title.strip()
     return Pair(name, title, sharper, other, (high, low), least, turned, answer)  # type: ignore[arg-type]
 
@@ -278,12 +306,12 @@ def _turned(work: _Work, name: str, other: str, high: Estimate) -> Supremum | No
         return None
 
 
-def _answer(invariant: bool, least: Any, turned: Supremum | None) -> Answer:
+def _answer(invariant: bool, least: Any) -> Answer:
     """Of two networks that differ here."""
     if invariant:
         return "survives"
-    if least is None:
-        return "coordinates" if turned and turned.outcome == "reached" else "undecided"
+    if least is None:  # it may be turned around, but what is left is unknown
+        return "undecided"
     (low, high), (other_low, other_high) = least
     if low > other_high:
         return "survives"

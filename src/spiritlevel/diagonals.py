@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import hessian as second_derivative
 from torch.func import vjp, vmap
+from torch.overrides import TorchFunctionMode
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
@@ -17,6 +19,16 @@ from spiritlevel.scope import set_apart
 from spiritlevel.tensors import flatten, map_tensors
 
 MOST_OUTPUTS = 128  # of one example
+CONCAVE = 1e-4  # relative: less is rounding
+SOME = 16  # examples on which a loss is seen to be convex
+PRODUCTS = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "addmm", "mm"}
+PIECEWISE_LINEAR = PRODUCTS | set(
+    "relu relu_ leaky_relu leaky_relu_ batch_norm dropout dropout2d max_pool1d max_pool2d "
+    "max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_avg_pool3d flatten view reshape permute transpose contiguous squeeze unsqueeze cat "
+    "stack add add_ __add__ __iadd__ __radd__ sum mean pad __getitem__ __get__ size dim numel "
+    "__len__ chunk split clone to float double is_floating_point".split()
+)
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
@@ -33,6 +45,7 @@ def ggn_diagonal(objective: Objective) -> Tensor:
             "the exact diagonal needs a loss that is a sum over examples, of outputs and targets, "
             f"with at most {MOST_OUTPUTS} outputs; diagonal(ggn(objective)) estimates it"
         )
+    _check_convex(objective)
     room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
     at_once = max(room // (outputs * objective.size), 1)
     total = torch.zeros(objective.size, dtype=objective.dtype, device=objective.device)
@@ -42,6 +55,54 @@ def ggn_diagonal(objective: Objective) -> Tensor:
                 piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
                 total += _squares(objective, piece)
     return total / objective.count
+
+
+def _check_convex(objective: Objective) -> None:
+    """A square root of the loss's curvature exists where the loss is convex in the outputs."""
+    few, ends = objective.here(objective.few(SOME)), []
+    for one in frozen.singles(few) if frozen.divisible(few) else (few,):
+        with torch.no_grad():
+            outputs = objective.outputs(objective.params, one)
+        values = torch.linalg.eigvalsh(_output_curvature(objective, outputs, one))
+        ends.append((float(values[0]), float(values[-1])))
+    # over all examples: what is fitted to the last digit has rounding for curvature
+    if min(low for low, _ in ends) < -CONCAVE * max(high for _, high in ends):
+        raise SpiritlevelError(
+            "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
+            "semi-definite and has no least value over the orbit"
+        )
+
+
+class _Seen(TorchFunctionMode):
+    """Notes the functions that a network calls, and how often with each parameter."""
+
+    def __init__(self, params: set[int]) -> None:
+        super().__init__()
+        self.params, self.names, self.uses = params, set[str](), Counter[int]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.names.add(getattr(func, "__name__", str(func)))
+        if getattr(func, "__name__", "") in PRODUCTS:
+            given = [id(t) for t in (*args, *kwargs.values()) if id(t) in self.params]
+            self.uses.update(given)
+        return func(*args, **kwargs)
+
+
+@torch.no_grad()
+def multilinear(objective: Objective) -> bool:
+    """Whether a network is known to be piecewise linear in each of its parameters.
+
+    Of linear maps, sums, rectifiers and maxima, each parameter in one place: then the diagonals of
+    the Hessian and of the Gauss-Newton matrix are the same.
+    """
+    if objective.coordinates or objective.mode != "eval":
+        return False
+    params = objective.params
+    seen = _Seen({id(p) for p in params.values()})
+    with seen:
+        objective.outputs(params, objective.few(2))
+    return seen.names <= PIECEWISE_LINEAR and max(seen.uses.values(), default=0) <= 1
 
 
 def _outputs(objective: Objective) -> int:
@@ -70,6 +131,12 @@ def _squares(objective: Objective, batch: Batch) -> Tensor:
 
 def _root(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
     """S with S S' = grad_f^2 l, for a loss that is convex in the outputs."""
+    values, vectors = torch.linalg.eigh(_output_curvature(objective, outputs, example))
+    return vectors * values.clamp(min=0).sqrt()
+
+
+def _output_curvature(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
+    """grad_f^2 of the loss of one example, a square matrix over all its outputs."""
     on_outputs = objective.loss.on_outputs
     assert on_outputs is not None
 
@@ -77,5 +144,4 @@ def _root(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
         return on_outputs(z.reshape(outputs.shape), example)[0]
 
     curvature = second_derivative(loss)(outputs.detach().reshape(-1))
-    values, vectors = torch.linalg.eigh((curvature + curvature.mT) / 2)
-    return vectors * values.clamp(min=0).sqrt()
+    return (curvature + curvature.mT) / 2

@@ -116,7 +116,7 @@ def _ascend(
         if not 0 < size < math.inf:
             break
         tried = u + length * slope / size
-        tried = tried * min(1.0, radius / float(tried.norm()))
+        tried = tried * min(1.0, radius / max(float(tried.norm()), 1e-300))
         there = objective.at(theta + s * tried)
         passes += 1
         found = _finite(there.value())

@@ -51,10 +51,10 @@ def measure(
         if not rows:
             raise
         interrupted = True
-    footer = _footer(instruments, time.perf_counter() - begin)
+    footer = _footer(instruments, rows, time.perf_counter() - begin)
     if interrupted:
         footer["interrupted"] = f"{len(rows)} rows were done"
-    return Table(tuple(rows), _verdict(instruments), footer)
+    return Table(tuple(rows), verdict(instruments), footer)
 
 
 def _rows(name: str, instruments: Instruments) -> list[Row]:
@@ -69,14 +69,16 @@ def _rows(name: str, instruments: Instruments) -> list[Row]:
     ]
 
 
-def _verdict(instruments: Instruments) -> str:
+def verdict(instruments: Instruments) -> str:
     """Whether this point is a minimum, as far as the numbers made so far can tell."""
     if not instruments.used("extremes"):
         return ""
     top, low = instruments.extremes.values[0], instruments.extremes.values[-1]
+    slope = float(instruments.gradient.double().norm())
+    if top.value == 0 == slope:
+        return "Flat to rounding: neither slope nor curvature."
     if top.value <= 0:
         return "Not a minimum: no direction curves upwards."
-    slope = float(instruments.gradient.double().norm())
     loss = instruments.objective.value()
     gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
     step = f"a gradient step would lower the loss by {gain:.1%}"
@@ -106,16 +108,8 @@ def _remarks(instruments: Instruments) -> list[str]:
     return [remark for remark in remarks if remark]
 
 
-def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
+def _footer(instruments: Instruments, rows: list[Row], seconds: float) -> dict[str, Any]:
     objective = instruments.objective
-    products = sum(
-        run.matvecs
-        for run in (
-            instruments.extremes.values[0] if instruments.used("extremes") else None,
-            instruments.probes if instruments.used("probes") else None,
-        )
-        if run is not None
-    )
     footer: dict[str, Any] = {
         "parameters": objective.size,
         "examples": objective.examples,
@@ -123,7 +117,7 @@ def _footer(instruments: Instruments, seconds: float) -> dict[str, Any]:
         "dtype": str(objective.dtype).removeprefix("torch."),
         "device": str(objective.device),
         "seed": instruments.seed,
-        "products": products,
+        "products": sum(row.estimate.matvecs for row in rows if not row.shared),
         "seconds": seconds,
     }
     if instruments.used("hessian"):

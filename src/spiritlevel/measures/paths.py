@@ -10,9 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from spiritlevel.batches import Batch
+from spiritlevel.diagonals import PIECEWISE_LINEAR
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
@@ -42,6 +44,8 @@ def path_norm_of(objective: Objective) -> float:
     batch = exact.few(1)
     if not any(t.is_floating_point() for t in leaves(_inputs(batch))):
         raise SpiritlevelError("the path norm needs inputs that are numbers, not tokens")
+    if any(is_parametrized(m) for m in exact.module.modules()):
+        raise SpiritlevelError("the path norm needs plain weights, not parametrized modules")
     held = {**dict(exact.module.named_parameters()), **exact.params}
     squares = {name: p.detach().square() for name, p in held.items()}
     mode = _Squared({id(squares[name]): p for name, p in held.items()})
@@ -103,12 +107,20 @@ class _Squared(TorchFunctionMode):
         if func is F.batch_norm:
             return self._folded(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if name not in _KNOWN and name not in _POOLS and name not in _SCALED:
+            raise SpiritlevelError(
+                f"the path norm knows networks of weights, sums and rectifiers; {name} is no such"
+            )
+        if name.startswith(("add", "__add")) and kwargs.get("alpha", 1) != 1:
+            raise SpiritlevelError("the path norm knows no sum with alpha")
         if name in _POOLS:
             return _POOLS[name](*args, **kwargs)
         if name == "mean":
             found = func(*args, **kwargs)
             return found * (found.numel() / args[0].numel())
-        if name in ("mul", "div", "__mul__", "__rmul__", "__truediv__", "true_divide"):
+        if name in _SCALED:
+            if all(isinstance(a, Tensor) for a in args[:2]):
+                raise SpiritlevelError("the path norm knows products with numbers and with weights")
             args = tuple(a**2 if isinstance(a, (int, float)) else a for a in args)
         return func(*args, **kwargs)
 
@@ -181,6 +193,8 @@ def _adaptive(dims: int) -> Callable[..., Tensor]:
     return pool
 
 
+_SCALED = {"mul", "mul_", "div", "div_", "__mul__", "__rmul__", "__truediv__", "true_divide"}
+_KNOWN = PIECEWISE_LINEAR | {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 _POOLS: dict[str, Callable[..., Tensor]] = {
     **{f"{'_' * under}max_pool{d}d": _summed(d) for d in (1, 2, 3) for under in (0, 1)},
     **{f"avg_pool{d}d": _averaged(d) for d in (1, 2, 3)},

@@ -104,14 +104,19 @@ def standard() -> list[str]:
     return [name for name, entry in MEASURES.items() if entry.standard]
 
 
-def checked(names: Sequence[str]) -> list[str]:
-    """The names, all of them known."""
+def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
+    """The names, all of them known, each once; `single` ones are one number each."""
     if isinstance(names, str):
         raise SpiritlevelError(f"measures is {names!r}; give a list of names: [{names!r}]")
     unknown = [name for name in names if name not in MEASURES]
     if unknown:
         raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
-    return list(names)
+    if not names:
+        raise SpiritlevelError(f"no measure is named; there are: {', '.join(MEASURES)}")
+    several = [name for name in names if single and MEASURES[name].parts]
+    if several:
+        raise SpiritlevelError(f"{several[0]} is several numbers; choose others")
+    return list(dict.fromkeys(names))
 
 
 def register(

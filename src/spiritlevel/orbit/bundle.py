@@ -152,6 +152,8 @@ def least_eigenvalue(
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
     orbit = Looker(operator, cells, "largest", PAIRS)
     best = here = orbit.look(start, LOOSE, seed)
+    if not best.norm > 0:  # flat to rounding
+        return Found(0.0, start, 0.0, orbit.products, True, best.pairs)
     zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
@@ -183,6 +185,8 @@ def least_norm(
     """
     orbit = Looker(operator, cells, "magnitude", 2 * PAIRS)
     best, converged = orbit.look(start, tol / 4, seed), False
+    if not best.norm > 0:
+        return Found(0.0, start, 0.0, orbit.products, True, best.pairs)
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
             wanted = minimize_model(signed_model(cells, best), best.t, free)

@@ -36,9 +36,9 @@ class Cells:
         """Sums over the cells; the last axis may hold several vectors."""
         found, start = [], 0
         for name, shape in self.shapes.items():
-            piece = vector[start : start + shape.numel()].reshape(*shape, *vector.shape[1:])
+            piece = vector[start : start + shape.numel()].reshape((*shape, *vector.shape[1:]))
             kept = torch.Size([*self.parts[name], *vector.shape[1:]])
-            found.append(piece.sum_to_size(kept).reshape(-1, *vector.shape[1:]).double().cpu())
+            found.append(piece.sum_to_size(kept).reshape((-1, *vector.shape[1:])).double().cpu())
             start += shape.numel()
         return torch.cat(found).numpy()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
+from scipy.optimize import linprog
+from scipy.sparse import csr_matrix, diags, hstack, identity
 from torch import Tensor
 
 from spiritlevel.curvature import ggn, hessian
@@ -18,6 +20,7 @@ from spiritlevel.orbit.cells import Array, Cells, cells
 from spiritlevel.symmetry import Group, symmetries
 
 Kind = Literal["hessian", "ggn"]
+SETTLED = 1e-3  # relative gap of a balance that has found its minimum
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Problem:
     free: Array
     start: Balance
     scale: Tensor
+    dead: int
     divided_out: tuple[str, ...]
 
 
@@ -59,40 +63,71 @@ def problem_of(objective: Objective, group: Group | None, diagonal: Tensor | Non
     blocks = [np.array(members) for members in layers.values()]
     diagonal = ggn_diagonal(objective) if diagonal is None else diagonal
     found = balance(grid.exponents, grid.gather(diagonal), blocks)
-    lonely = np.flatnonzero(found.one_sided)
-    scale = _unit_size(objective, grid, lonely)
-    masses = grid.gather(diagonal * scale**2)
-    start = balance(grid.exponents, masses, blocks) if len(lonely) else found
-    free = ~(start.dead | start.one_sided | found.one_sided)
-    names = tuple(group.generators[i].name for i in lonely)
+    start, relative = found, np.zeros(len(grid.gather(diagonal)), dtype=bool)
+    scale, held = torch.ones_like(objective.vector), grid
+    while True:
+        masses = grid.gather(diagonal * scale**2)
+        lonely = _runaway(held.exponents, masses, start)
+        if not lonely.any():
+            break
+        relative |= lonely
+        scale, held = _unit_size(objective, grid, relative), _fixed(grid, relative)
+        start = balance(held.exponents, grid.gather(diagonal * scale**2), blocks)
+    divided = np.flatnonzero(start.dead & ~found.dead)
     return Problem(
         objective=objective,
         group=group,
-        cells=grid,
+        cells=held,
         blocks=blocks,
         diagonal=diagonal,
         masses=masses,
-        free=free.astype(float),
+        free=(~(start.dead | start.one_sided)).astype(float),
         start=start,
         scale=scale,
-        divided_out=names,
+        dead=int(found.dead.sum()),
+        divided_out=tuple(group.generators[i].name for i in divided),
     )
 
 
-def _unit_size(objective: Objective, grid: Cells, lonely: Array) -> Tensor:
-    """Factors that measure one-sided groups at unit root mean square of their weights.
+def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:
+    """Cells whose curvature some rescaling sends to zero while none of the others grows.
 
-    Scaling such a group up is free and its curvature then vanishes, so the infimum says nothing;
-    diag(s) H diag(s) with s = rms(w) does not change under that scaling.
+    Those of a generator with mass on one side only; and where generators run away together, the
+    largest support of B t >= 0 over the cells with mass: a linear program.
     """
-    scale = torch.ones_like(objective.vector)
-    counts, squares = grid.gather(torch.ones_like(scale)), grid.gather(objective.vector**2)
-    for index in lonely:
-        members = np.abs(grid.exponents[:, [index]].toarray()[:, 0]) > 0
-        rms = (squares[members].sum() / max(counts[members].sum(), 1)) ** 0.5
-        mask = grid.spread(members.astype(float), scale) > 0
-        scale = torch.where(mask, scale * rms, scale)
-    return scale
+    alive = masses > 0
+    if start.one_sided.any():
+        touched = np.asarray(abs(exponents[:, start.one_sided]).sum(axis=1)).reshape(-1) > 0
+        return touched & alive
+    if start.value <= (1 + SETTLED) * start.lower_bound or not alive.any():
+        return np.zeros_like(alive)
+    some = csr_matrix(exponents[alive])
+    count, dim = some.shape  # type: ignore[misc]
+    found = linprog(
+        np.concatenate([np.zeros(dim), -np.ones(count)]),
+        A_ub=hstack([-some, identity(count)]),
+        b_ub=np.zeros(count),
+        bounds=[(None, None)] * dim + [(0, 1)] * count,
+    )
+    lonely = np.zeros_like(alive)
+    lonely[np.flatnonzero(alive)] = found.x[dim:] > 0.5  # a cone: its support is all or nothing
+    return lonely
+
+
+def _unit_size(objective: Objective, grid: Cells, relative: Array) -> Tensor:
+    """Factors that measure some cells at unit root mean square of their weights.
+
+    Scaling them up is free and their curvature then vanishes, so the infimum says nothing. With
+    s = rms(w) of each cell, diag(s) H diag(s) is there what no rescaling at all can change.
+    """
+    counts = grid.gather(torch.ones_like(objective.vector))
+    rms = (grid.gather(objective.vector**2) / np.maximum(counts, 1)) ** 0.5
+    return grid.spread(np.where(relative, rms, 1.0), objective.vector)
+
+
+def _fixed(grid: Cells, relative: Array) -> Cells:
+    """The cells with those that are measured relative to themselves at rest."""
+    return replace(grid, exponents=csr_matrix(diags((~relative).astype(float)) @ grid.exponents))
 
 
 def operator_of(problem: Problem, kind: Kind) -> Operator:

@@ -45,7 +45,8 @@ class Supremum:
     def __str__(self) -> str:
         value = format_value(self.value, 1e-3 * abs(self.value))
         if self.outcome == "reached":
-            return f"{value} >= {self.target:g}, by {self.reason}\n{self.certificate}"
+            text = f"{value} >= {self.target:g}, by {self.reason}"
+            return text if self.certificate is None else f"{text}\n{self.certificate}"
         if self.outcome == "bounded":
             return f"bounded on this orbit: {self.reason} ({value})"
         return f"{self.target:g} was not reached: {value} is the largest found; {self.reason}"

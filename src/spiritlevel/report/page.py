@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spiritlevel.plain import json_ready
 from spiritlevel.report.statements import claims_words
 from spiritlevel.report.words import audit_words
 
 
 def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:
     """The report of an audit, with the figure that walks along the orbit if there is a journey."""
-    return render("audit.html", title=title, **audit_words(audit), journey=_json_ready(journey))
+    return render("audit.html", title=title, **audit_words(audit), journey=json_ready(journey))
 
 
 def claims_page(claims: Mapping[str, Any], figures: Mapping[str, str], *, title: str) -> str:
@@ -46,12 +46,3 @@ def _environment() -> Environment:
 
     environment.globals["inline"] = inline
     return environment
-
-
-def _json_ready(data: Any) -> Any:
-    """Plain data with null for what JSON has no number for: a loss may overflow along a slice."""
-    if isinstance(data, Mapping):
-        return {key: _json_ready(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_json_ready(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,29 @@
+"""Results as plain data: JSON that every reader takes, and files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def json_ready(data: Any) -> Any:
+    """Plain data with null for what JSON has no number for: a measure may overflow."""
+    if isinstance(data, Mapping):
+        return {key: json_ready(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [json_ready(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def json_text(data: Any) -> str:
+    return json.dumps(json_ready(data), indent=2, allow_nan=False) + "\n"
+
+
+def written(text: str, path: str | Path | None) -> str:
+    """The text, also written to `path` if one is given."""
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
