@@ -253,7 +253,7 @@ SCALING = {
     ),
     "never_arbitrarily_flat": Claim(
         "Scaling makes a minimum as sharp as one likes, but not as flat: the least spectral norm "
-        "over the orbit is positive.",
+        "of its Gauss-Newton matrix over the orbit is positive.",
         "from Dinh et al. 2017, 4.2",
         "the orbit's minimum and its bound",
         orbit_floor,
