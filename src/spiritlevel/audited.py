@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.measures.base import Measure
 from spiritlevel.objective import Objective
-from spiritlevel.plain import json_text, written
+from spiritlevel.plain import csv_text, json_text, written
 from spiritlevel.symmetry import Certificate, Group
 
 SCHEMA = 2
@@ -236,15 +234,13 @@ class Audit:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per measure."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        head = "name family here error status least proved largest factor moved verdict"
-        writer.writerow(head.split())
+        rows = []
         for r in self.rows:
             e, i = r.here, r.infimum
             numbers = [e.value, e.error, e.status.value, i.value, i.proved, r.largest, r.factor]
-            writer.writerow([r.name, r.family, *numbers, r.moved, r.text])
-        return written(out.getvalue(), path)
+            rows.append([r.name, r.family, *numbers, r.moved, r.text])
+        head = "name family here error status least proved largest factor moved verdict"
+        return written(csv_text(head, rows), path)
 
 
 def _promise(values: dict[str, Estimate], moved: bool, approximate: bool) -> str:

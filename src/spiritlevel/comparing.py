@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 import time
@@ -23,7 +21,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import OrbitMinimum, Supremum, minimum, supremum
-from spiritlevel.plain import json_text, written
+from spiritlevel.plain import csv_text, json_text, written
 from spiritlevel.progress import bar
 from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.version import __version__
@@ -168,13 +166,12 @@ class Comparison:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per measure and pair."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow("name sharper other value_sharper value_other ratio verdict".split())
-        for p in self.pairs:
-            values = [e.value for e in p.values]
-            writer.writerow([p.name, p.sharper, p.other, *values, p.ratio, p.text])
-        return written(out.getvalue(), path)
+        head = "name sharper other value_sharper value_other ratio verdict"
+        rows = [
+            [p.name, p.sharper, p.other, *(e.value for e in p.values), p.ratio, p.text]
+            for p in self.pairs
+        ]
+        return written(csv_text(head, rows), path)
 
 
 @set_apart()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,13 @@ def json_ready(data: Any) -> Any:
 
 def json_text(data: Any) -> str:
     return json.dumps(json_ready(data), indent=2, allow_nan=False) + "\n"
+
+
+def csv_text(head: str, rows: Iterable[Sequence[Any]]) -> str:
+    """A line with the names of the columns, and one per row."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([head.split(), *rows])
+    return out.getvalue()
 
 
 def written(text: str, path: str | Path | None) -> str:
