@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +126,25 @@ def test_an_interruption_keeps_the_rows_that_are_done(
     assert [row.name for row in table][-1] == "lambda_min"
     assert table.footer["interrupted"] == "5 rows were done"
     assert "interrupted: 5 rows were done" in str(table)
+
+
+def test_an_interruption_inside_a_row_ends_the_table(
+    objective: sl.Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while noise is drawn: that row keeps its draws, and no other is begun."""
+    plain, drawn = sl.Objective.value, []
+
+    def value(self: sl.Objective) -> float:
+        drawn.append(self)
+        if len(drawn) == 12:
+            signal.raise_signal(signal.SIGINT)
+        return plain(self)
+
+    monkeypatch.setattr(sl.Objective, "value", value)
+    table = sl.measure(objective, ["expected_sharpness", "gradient_norm"], rtol=1e-9)
+    assert [row.name for row in table] == ["expected_sharpness"]
+    assert table["expected_sharpness"].status is Status.INTERRUPTED
+    assert table.footer["interrupted"] == "1 rows were done"
 
 
 def test_what_did_not_converge_stands_out(objective: sl.Objective) -> None:

@@ -15,6 +15,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
+from spiritlevel.scope import heard_interrupts
 from spiritlevel.version import __version__
 
 COARSE_ROUNDING = 1e-3
@@ -44,13 +45,16 @@ def measure(
     )
     rows: list[Row] = []
     interrupted = False
-    try:
-        for name in wanted:
-            rows += _rows(name, instruments)
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        interrupted = True
+    with heard_interrupts() as heard:
+        try:
+            for name in wanted:
+                rows += _rows(name, instruments)
+                if heard:  # that row kept what it had, and says so
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            interrupted = True
     footer = _footer(instruments, rows, time.perf_counter() - begin)
     if interrupted:
         footer["interrupted"] = f"{len(rows)} rows were done"
