@@ -66,7 +66,7 @@ def check(measure: Measure) -> None:
 
 
 def _is_deterministic(measure: Measure) -> None:
-    assert values(measure, objective()) == values(measure, objective())
+    assert values(measure, objective()) == values(measure, objective()), "chance"
 
 
 def _leaves_no_trace(measure: Measure) -> None:
@@ -75,21 +75,21 @@ def _leaves_no_trace(measure: Measure) -> None:
     weights = [p.detach().clone() for p in trained().parameters()]
     values(measure, point)
     assert torch.equal(point.vector, before)
-    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), state), "global generator"
     assert all(torch.equal(p, w) for p, w in zip(trained().parameters(), weights, strict=True))
 
 
 def _does_not_see_batches(measure: Measure) -> None:
     whole, split = values(measure, objective()), values(measure, objective(16))
     for a, b in zip(whole, split, strict=True):
-        assert math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
+        assert math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9), "batches"
 
 
 def _is_honest(measure: Measure) -> None:
     for e in estimates(measure, objective()):
         assert math.isfinite(e.value)
         assert e.seconds >= 0
-        assert e.converged or e.remedy
+        assert e.converged or e.remedy, "no remedy"
         if e.status is Status.EXACT:
             assert e.error == 0
 

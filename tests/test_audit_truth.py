@@ -251,3 +251,14 @@ def test_costs_are_those_of_the_rows() -> None:
     table = sl.measure(conformance.objective(), ["adaptive_spectral", "fisher_rao", "lambda_max"])
     paid = sum(row.estimate.matvecs for row in table if not row.shared)
     assert table.footer["products"] == paid > 3
+
+
+def test_masses_and_products_are_of_one_matrix() -> None:
+    """What is divided out of the diagonal is divided out of the operator too."""
+    for name, make in ONE_SIDED.items():
+        objective, group = make()
+        trace = sl.orbit.minimum(objective, group, norm="trace")
+        top = sl.orbit.minimum(objective, group)
+        assert top.value <= trace.value * (1 + 1e-9), name  # of one and the same psd matrix
+        assert trace.value <= objective.size * top.value, name
+        assert set(trace.divided_out) == set(top.divided_out), name

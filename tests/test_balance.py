@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from spiritlevel.orbit.balance import balance
+from spiritlevel.orbit.problem import _runaway
 
 
 @pytest.mark.parametrize(("up", "down"), [(1, 1), (2, 1), (0.5, 3)])
@@ -52,3 +53,16 @@ def test_the_bound_holds_from_any_point(seed: int, far: float) -> None:
     assert least.lower_bound == pytest.approx(least.value, rel=1e-6)
     there = balance(table, masses, [], far * draws.normal(size=dim), free)
     assert 0 <= there.lower_bound <= least.value * (1 + 1e-9)
+
+
+def test_cells_that_run_away_together_are_found() -> None:
+    """t = (1, 1) sends the first cell to zero and leaves the others; no generator does alone."""
+    exponents = csr_matrix([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]])
+    masses = np.array([3.0, 2.0, 5.0])
+    start = balance(exponents, masses, [np.array([0]), np.array([1])])
+    assert not start.one_sided.any()
+    assert _runaway(exponents, masses, start).tolist() == [True, False, False]
+    held = csr_matrix(exponents.multiply(np.array([[0.0], [1.0], [1.0]])))
+    rest = balance(held, masses, [np.array([0]), np.array([1])])
+    assert rest.value == pytest.approx(3 + 2 * math.sqrt(10), rel=1e-9)
+    assert not _runaway(held, masses, rest).any()

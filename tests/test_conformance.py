@@ -38,13 +38,21 @@ def test_a_measure_that_promises_too_little_fails() -> None:
 
 
 def test_a_measure_that_draws_from_the_global_generator_fails() -> None:
-    with pytest.raises(AssertionError):
-        conformance.check(Measure(lambda _: Estimate(float(torch.rand(()))), "random", cost="none"))
+    chance = Measure(lambda _: Estimate(float(torch.rand(()))), "random", cost="none")
+    with pytest.raises(AssertionError, match="chance"):
+        conformance.check(chance)
+
+    def wasteful(instruments: object) -> Estimate:
+        torch.rand(())
+        return norm(instruments)
+
+    with pytest.raises(AssertionError, match="global generator"):
+        conformance.check(Measure(wasteful, "wasteful", cost="none"))
 
 
 def test_a_measure_that_is_not_honest_fails() -> None:
     silent = Measure(lambda i: Estimate(norm(i).value, status=Status.BUDGET), "silent", cost="none")
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="no remedy"):
         conformance.check(silent)
 
 
@@ -53,7 +61,7 @@ def test_a_measure_of_batches_fails() -> None:
         objective = instruments.objective  # type: ignore[attr-defined]
         return Estimate(float(objective.vector.norm()) + len(objective.batches))
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="batches"):
         conformance.check(Measure(count, "batches", cost="none"))
 
 

@@ -179,10 +179,10 @@ class _Work:
         """Where a measure is made: where it should stay, or where it is small and where large."""
         if measure.promises("unit") and measure.family in ("orbit", "curvature"):
             wanted = ["here", "moved"]  # many products each
+        elif measure.promises("unit"):
+            wanted = ["here", "moved", "sharpened"]
         elif measure.promises("layer"):
             wanted = ["here", "moved", "layers", "sharpened"]
-            if measure.promises("unit"):
-                wanted.remove("layers")
         elif measure.shares == "extremes":
             wanted = ["here", "balanced", "flattest", "sharpened"]
         else:

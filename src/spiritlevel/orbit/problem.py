@@ -73,7 +73,8 @@ def problem_of(objective: Objective, group: Group | None, diagonal: Tensor | Non
         relative |= lonely
         scale, held = _unit_size(objective, grid, relative), _fixed(grid, relative)
         start = balance(held.exponents, grid.gather(diagonal * scale**2), blocks)
-    divided = np.flatnonzero(start.dead & ~found.dead)
+    # every generator that moves such a cell, also one that has others left: then nothing is proved
+    divided = np.flatnonzero(abs(grid.exponents).T @ relative)
     return Problem(
         objective=objective,
         group=group,
@@ -110,6 +111,8 @@ def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:
         bounds=[(None, None)] * dim + [(0, 1)] * count,
     )
     lonely = np.zeros_like(alive)
+    if found.x is None:  # the solver gave up: the balance is then not settled, and says so
+        return lonely
     lonely[np.flatnonzero(alive)] = found.x[dim:] > 0.5  # a cone: its support is all or nothing
     return lonely
 
