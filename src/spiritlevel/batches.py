@@ -65,7 +65,7 @@ def regroup(batches: list[Batch], size: int) -> list[Batch]:
     """
     if not all(divisible(batch) or examples(batch) == 1 for batch in batches):
         return batches
-    joined = [_join(batches)] if _alike(batches) else batches
+    joined = [join(batches)] if alike(batches) else batches
     cut = []
     for batch in joined:
         n = examples(batch)
@@ -137,7 +137,7 @@ def _refuse_change(
     raise SpiritlevelError(f"data differs between two passes (batch {count}); {reason}")
 
 
-def _alike(batches: list[Batch]) -> bool:
+def alike(batches: list[Batch]) -> bool:
     def form(batch: Batch) -> Any:
         keys = tuple(batch) if isinstance(batch, Mapping) else None
         return type(batch), keys, [(t.shape[1:], t.dtype) for t in leaves(batch)]
@@ -145,7 +145,7 @@ def _alike(batches: list[Batch]) -> bool:
     return all(form(batch) == form(batches[0]) for batch in batches)
 
 
-def _join(batches: list[Batch]) -> Batch:
+def join(batches: list[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     columns = zip(*(leaves(batch) for batch in batches), strict=True)

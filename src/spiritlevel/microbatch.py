@@ -23,12 +23,16 @@ def cut(batches: list[Batch], size: int | None, *, separable: bool) -> list[Batc
     if size is None:
         return batches
     if not separable:
-        raise SpiritlevelError(
-            f"microbatch={size} would change the loss, which is no sum over the "
-            "examples of a batch (BatchNorm or dropout in train mode, or a loss of pairs): "
-            "leave it out"
-        )
+        raise cannot_cut(size)
     return frozen.regroup(batches, size)
+
+
+def cannot_cut(size: int) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"microbatch={size} would change the loss, which is no sum over the "
+        "examples of a batch (BatchNorm or dropout in train mode, or a loss of pairs): "
+        "leave it out"
+    )
 
 
 def affordable(loss: Callable[[Batch], Tensor], few: Batch, device: torch.device) -> int:

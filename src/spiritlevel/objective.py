@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -16,8 +18,9 @@ from torch.func import functional_call, grad, vmap
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss import Loss, Total, adapt, moved
-from spiritlevel.microbatch import affordable, cut
+from spiritlevel import premises
+from spiritlevel.loss import Heads, Loss, Total, adapt, moved
+from spiritlevel.microbatch import affordable, cannot_cut, cut
 from spiritlevel.module import (
     Scope,
     cast,
@@ -29,8 +32,7 @@ from spiritlevel.module import (
     working_dtype,
 )
 from spiritlevel.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
-from spiritlevel.tensors import flatten, map_tensors, spans, unflatten
-from spiritlevel.totals import adds_up, refuse_chance, refuse_no_mean
+from spiritlevel.tensors import flatten, map_tensors, same_tree, spans, unflatten
 
 Mode = Literal["eval", "train"]
 Params = Mapping[str, Tensor]
@@ -61,8 +63,9 @@ class Objective:
 
     - `data`: tensors (x, y), a Dataset, a DataLoader or an iterable of batches. A batch is
       (x, y), (x, y, weight), or a mapping that the model takes by name.
-    - `loss`: a mean loss(outputs, y), or loss(model, batch) -> (sum, count) (its first parameter
-      is called `model`). Without one the model's own `.loss` is used.
+    - `loss`: a mean loss(outputs, y) of all that the model returns, or loss(model, batch) ->
+      (sum, count) (its first parameter is called `model`). Without one the model's own `.loss`.
+    - `heads`: which of several outputs count ("logits", 0, ["a", "b"]); all of them if None.
     - `params`: name patterns such as "layer1.*"; all trainable parameters if None.
     - `mode`: "train" uses batch statistics and dropout; `seed` then fixes the dropout masks.
     - `microbatch`: examples that are processed together; chosen by memory if None.
@@ -81,6 +84,7 @@ class Objective:
         device: torch.device | str | None = None,
         microbatch: int | None = None,
         seed: int | None = None,
+        heads: Heads | None = None,
     ) -> None:
         if mode not in ("eval", "train"):
             raise SpiritlevelError(f'mode is {mode!r}; choose "eval" or "train"')
@@ -105,16 +109,22 @@ class Objective:
         self.coordinates: tuple[Coordinates, ...] = ()  # the last is nearest to the point
         self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
-        self.notes = tuple(notes)
+        self._writes_buffers = mode == "train"
         with kept_rng():
-            self._loss = moved(adapt(loss, self._model, self._batches), self.dtype, self.device)
+            with self._kept_buffers():
+                adapted = adapt(loss, self._model, self._batches, heads)
+            self._loss = moved(adapted, self.dtype, self.device)
             self._lay_out()
+            first = self.few(2)
+            notes += premises.refuse_strangers(
+                module, loss, lambda: self.total(self._params, first)
+            )
             self.separable = self._check_examples()
+            given, self._batches = self._batches, self._cut(microbatch)
+            notes += self._survey(given, microbatch)
             if not self.separable and mode == "eval" and len(self._batches) > 1:
                 notes.append("the loss is no sum over examples: its mean depends on the batches")
-                self.notes = tuple(notes)
-            self._batches = self._cut(microbatch)
-            self._measure_data()
+        self.notes = tuple(notes)
 
     # What it is ------------------------------------------------------------------------------
 
@@ -187,8 +197,12 @@ class Objective:
         return self._run(self._loss.total, params, batch)
 
     def outputs(self, params: Params, batch: Batch) -> Tensor:
-        """The model's outputs on one batch at `params`; differentiable."""
+        """What the loss is a function of on one batch at `params`, one tensor; differentiable."""
         return self._run(self._loss.outputs, params, batch)
+
+    def together(self, params: Params, batch: Batch) -> tuple[dict[str, Tensor], Total]:
+        """All predictions of one batch by name, and the sum and count of its losses."""
+        return self._run(self._loss.together, params, batch)
 
     def value(self) -> float:
         """L(theta), the mean loss over all examples."""
@@ -346,7 +360,7 @@ class Objective:
             params = self.named(self._through_coordinates(params))
         state = {f"model.{name}": tensor for name, tensor in params.items()}
         state |= {f"model.{name}": tensor for name, tensor in self._buffers.items()}
-        if self.mode == "train":  # BatchNorm writes into its buffers: give it copies
+        if self._writes_buffers:  # BatchNorm in train mode does: give it copies
             state |= {f"model.{k}": b.clone() for k, b in self.buffers.items()}
         batch = self.here(batch)
         if self.seed is None and not torch.is_autocast_enabled(self.device.type):
@@ -383,7 +397,7 @@ class Objective:
         """Fix the counts, and meet a loss that is not finite at the door."""
         self.examples = sum(frozen.examples(batch) for batch in self._batches)
         total, self.count = self._sum_and_count()
-        refuse_no_mean(total, self.count)
+        premises.refuse_no_mean(total, self.count)
         self._value: float | None = total / self.count
 
     def _lay_out(self) -> None:
@@ -405,23 +419,66 @@ class Objective:
         own = dict(self._model.named_parameters())
         self._params = {name: own[name].detach() for name in self._params}
 
+    @contextmanager
+    def _kept_buffers(self) -> Iterator[None]:
+        """Give the model's buffers back as they were, and note if it writes into them."""
+        before = {name: b.clone() for name, b in self._model.named_buffers()}
+        yield
+        for name, b in self._model.named_buffers():
+            if not same_tree(b, before[name]):
+                self._writes_buffers = True
+                b.copy_(before[name])
+
     @torch.no_grad()
     def _check_examples(self) -> bool:
         """Refuse chance; tell whether the loss of a batch is the sum over its examples."""
-        exact, (total, count) = self._exact_few()
-        few = exact._batches[0]
-        refuse_chance(total, exact._total_of(few)[0])
-        if not frozen.divisible(few):
+        with self._kept_buffers():  # a model that writes into its own state is run on copies of it
+            self._total_of(self.few(2))
+        exact, (total, count) = self._exact_sample()
+        some = exact._batches[0]
+        premises.refuse_chance(total, exact._total_of(some)[0])
+        if not frozen.divisible(some):
             return all(frozen.examples(batch) == 1 for batch in self._batches)
-        return adds_up(exact._total_of, few, total, count)
+        return premises.adds_up(exact._total_of, some, total, count)
+
+    def _survey(self, given: list[Batch], microbatch: int | None) -> list[str]:
+        """Fix value and counts in one pass over all the data, and check there what they rest on."""
+        found = premises.survey(
+            self._total_of,
+            lambda batch: self.outputs(self._params, batch),
+            self._loss.on_outputs,
+            map(self.here, self._batches),
+        )
+        self.examples = sum(frozen.examples(batch) for batch in self._batches)
+        premises.refuse_no_mean(found.total, found.count)
+        self.count, self._value = found.count, found.total / found.count
+        cut = self.separable and self._batches is not given
+        whole = self._replaced(_batches=given)
+        if cut and self._loss.on_outputs is None:  # then only the sums themselves can tell
+            total = whole._sum_and_count()[0]
+            found = replace(found, adds_up=math.isclose(total, found.total, rel_tol=1e-4))
+        if self.separable and not found.adds_up:
+            if microbatch is not None:
+                raise cannot_cut(microbatch)
+            self.separable, self._batches = False, given
+            self._measure_data()
+        return self._fixed_chance() if found.drew and self.seed is None else []
+
+    def _fixed_chance(self) -> list[str]:
+        """Random numbers that a model draws are fixed where they do not matter, else refused."""
+        for seed in (1, 2, 3):
+            with fixed_rng(seed):
+                premises.refuse_chance(self.value() * self.count, self._sum_and_count()[0])
+        self.seed = 0
+        return ["the model draws random numbers though the loss did not change: fixed by seed=0"]
 
     def _total_of(self, batch: Batch) -> tuple[float, float]:
         total, count = self.total(self._params, batch)
         return float(total), float(count)
 
-    def _exact_few(self) -> tuple[Objective, tuple[float, float]]:
+    def _exact_sample(self) -> tuple[Objective, tuple[float, float]]:
         """Some examples in float64 (tf32 would blur the checks), if the model can run so."""
-        small = self._replaced(_batches=[self.few(16)])
+        small = self._replaced(_batches=[premises.sample(self._batches)])
         try:
             raised = small.to(torch.float64)
             return raised, raised._total_of(raised._batches[0])

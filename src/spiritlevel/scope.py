@@ -67,6 +67,8 @@ def fixed_rng(seed: int | None) -> Iterator[None]:
         return
     with kept_rng():
         torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
         yield
 
 

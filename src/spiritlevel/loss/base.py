@@ -21,18 +21,25 @@ IGNORED = -100  # the label that PyTorch and Hugging Face leave out of the mean
 class Loss:
     """A loss as (sum, count) over a batch.
 
-    `total(model, batch)` is (sum, count) and `outputs(model, batch)` the tensor that the loss
-    sees. Where the loss is a function of outputs and targets, `on_outputs(outputs, batch)` is
-    its (sum, count), `weights(outputs, batch)` the weight of every unit (example or token; 0 if
-    ignored), `likelihood` the distribution whose logarithm it is, `averaged(outputs)` over how
-    many outputs of a unit it averages, and `draw(outputs, batch, generator)` the batch with
-    targets drawn from that distribution. `altered` names an option that makes the loss another
-    thing than that logarithm; `rebuild` moves the tensors that the loss itself holds.
+    `total(model, batch)` is (sum, count); `together(model, batch)` every tensor of predictions that
+    the model returns, by name, and (sum, count), from one pass. Where the loss is a function of outputs and targets,
+    `outputs(model, batch)` is the one tensor that it is a function of (several outputs side by
+    side, logits before a final log_softmax) and `on_outputs(outputs, batch)` its (sum, count).
+
+    `likelihood` is the distribution that the outputs describe. `strength(outputs, batch)` is then
+    the factor a of the loss's Hessian in the outputs: a (diag p - p p') for "softmax", a p (1 - p)
+    for "bernoulli", a for "gaussian". `weights(outputs, batch)` are the weights of the units
+    (examples or tokens; 0 if ignored), `averaged(outputs)` over how many outputs of a unit the loss
+    averages, and `draw(outputs, batch, generator)` the batch with targets drawn from the
+    likelihood. `altered` names what makes the loss another thing than its logarithm; `rebuild`
+    moves the tensors that the loss itself holds.
     """
 
     total: Callable[[nn.Module, Batch], Total]
+    together: Callable[[nn.Module, Batch], tuple[dict[str, Tensor], Total]]
     outputs: Callable[[nn.Module, Batch], Tensor]
     on_outputs: Callable[[Tensor, Batch], Total] | None = None
+    strength: Callable[[Tensor, Batch], Tensor] | None = None
     weights: Callable[[Tensor, Batch], Tensor] | None = None
     draw: Callable[[Tensor, Batch, torch.Generator], Batch] | None = None
     averaged: Callable[[Tensor], int] = lambda out: 1
@@ -48,25 +55,6 @@ def call(model: nn.Module, x: Any) -> Any:
     if isinstance(x, Mapping):
         return model(**x)
     return model(*x) if isinstance(x, (tuple, list)) else model(x)
-
-
-def first_tensor(output: Any) -> Tensor:
-    """The tensor of predictions in whatever a model returns."""
-    if isinstance(output, Tensor):
-        return output
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(output, Mapping):
-        if isinstance(output.get("logits"), Tensor):
-            return output["logits"]
-        output = tuple(output.values())
-    if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
-        return output[0]
-    raise SpiritlevelError(
-        f"the model returns a {type(output).__name__} in which no tensor of predictions is found; "
-        "give a function loss(model, batch) -> (sum, count)"
-    )
 
 
 def scalar(value: Any, where: str) -> Tensor:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from spiritlevel.batches import Batch, examples
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss.base import IGNORED, Loss, Total, call, drawn_labels, first_tensor, scalar
+from spiritlevel.loss.base import IGNORED, Loss, Total, call, drawn_labels, scalar
+from spiritlevel.loss.heads import Heads, chosen, predictions, side_by_side
+from spiritlevel.loss.stable import label_cross_entropy
 from spiritlevel.scope import fixed_rng
+from spiritlevel.tensors import gaussian, generator
+
+NO_PREDICTIONS = ("loss", "past_key_values")  # of what Hugging Face's models return
+AROUND = 2  # points near the given one at which two losses are compared
 
 
-def of_function(loss: Callable[..., Any]) -> Loss:
-    """loss(model, batch) -> (sum, count), or a mean over the examples of the batch."""
+def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
+    """loss(model, batch) -> (sum, count), or a mean over the examples of the batch.
+
+    It may be a function of more than the outputs (penalties), so nothing is said of those.
+    """
 
     def total(model: nn.Module, batch: Batch) -> Total:
         result = loss(model, batch)
@@ -25,34 +35,81 @@ def of_function(loss: Callable[..., Any]) -> Loss:
         count = examples(batch)
         return scalar(result, "what loss(model, batch) returns") * count, count
 
-    def outputs(model: nn.Module, batch: Batch) -> Tensor:
-        x = batch[0] if isinstance(batch, (tuple, list)) else batch
-        return first_tensor(call(model, x))
+    def together(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
+        """The predictions of every call of the model that the loss makes."""
+        caught: list[Any] = []
+        handle = model.register_forward_hook(lambda module, args, out: caught.append(out))
+        try:
+            found = total(model, batch)
+        finally:
+            handle.remove()
+        if not caught:  # a loss that calls parts of the model only
+            caught = [call(model, batch[0] if isinstance(batch, (tuple, list)) else batch)]
+        several = [predictions(chosen(out, heads)) for out in caught]
+        if len(several) == 1:
+            return several[0], found
+        named = {f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()}
+        return named, found
 
-    return Loss(total, outputs, joins_examples=True)
+    return Loss(
+        total,
+        together,
+        lambda model, batch: side_by_side(together(model, batch)[0]),
+        joins_examples=True,
+    )
 
 
-def of_model(model: nn.Module, batches: list[Batch]) -> Loss:
+def of_model(model: nn.Module, batches: list[Batch], heads: Heads | None) -> Loss:
     """model(**batch).loss, weighted by the labels that count.
 
     Where that is the cross-entropy of the logits it is computed from them, so that float64 stays
     float64 (Hugging Face casts to float32) and outputs and loss can be told apart. Whether a
-    position answers for its own label or for the next one is seen from the value.
+    position answers for its own label or for the next one is seen from the values at this point
+    and at points around it: an untrained head gives the same value for both.
     """
     batch = next((b for b in batches if _has_labels(b)), batches[0])
     with torch.no_grad(), fixed_rng(0):
-        value = _own_value(model, batch)
+        values = [_own_value(at(**batch), batch) for at in _around(model)]
     if _has_labels(batch):
         for shifted in (True, False):
-            rebuilt = _from_logits(model, shifted)
-            try:
-                with torch.no_grad(), fixed_rng(0):
-                    total, count = rebuilt.total(model, batch)
-            except (RuntimeError, TypeError, ValueError, IndexError):  # labels of another shape
-                continue
-            if torch.allclose(total.double() / float(count), value.double(), rtol=1e-4):
+            rebuilt = _from_logits(model, shifted, heads)
+            if _agree(rebuilt, model, batch, values):
                 return rebuilt
-    return Loss(_own_total, _from_logits(model, False).outputs, joins_examples=True)
+    plain = _from_logits(model, False, heads)
+
+    def together(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
+        out = model(**batch)
+        return _named(out, heads), _weighted(out, batch)
+
+    def total(model: nn.Module, batch: Batch) -> Total:
+        return _weighted(model(**batch), batch)
+
+    return Loss(total, together, plain.outputs, joins_examples=True)
+
+
+def _around(model: nn.Module) -> Iterator[Any]:
+    """The model at its point and at random points around it, as functions of keywords."""
+    yield lambda **batch: model(**batch)
+    draws = generator(0)
+    for _ in range(AROUND):
+        near = {
+            name: p + 0.1 * (p.std(correction=0) + 0.1) * gaussian(tuple(p.shape), draws, p)
+            for name, p in model.named_parameters()
+        }
+        yield lambda near=near, **batch: functional_call(model, near, (), batch)
+
+
+def _agree(rebuilt: Loss, model: nn.Module, batch: Batch, values: list[Tensor]) -> bool:
+    try:
+        with torch.no_grad(), fixed_rng(0):
+            found = [rebuilt.total(at, batch) for at in _around(model)]  # type: ignore[arg-type]
+    except (RuntimeError, TypeError, ValueError, IndexError):  # labels of another shape
+        return False
+    means = [total.double() / float(count) for total, count in found]
+    return all(
+        torch.allclose(mean, value.double(), rtol=1e-4)
+        for mean, value in zip(means, values, strict=True)
+    )
 
 
 def _has_labels(batch: Batch) -> bool:
@@ -61,8 +118,8 @@ def _has_labels(batch: Batch) -> bool:
     return is_integer and bool((labels != IGNORED).any())
 
 
-def _own_value(model: nn.Module, batch: Batch) -> Tensor:
-    value = getattr(model(**batch), "loss", None)
+def _own_value(returned: Any, batch: Batch) -> Tensor:
+    value = getattr(returned, "loss", None)
     if value is None:
         raise SpiritlevelError(
             "the model returned no loss for a batch with the keys "
@@ -71,29 +128,47 @@ def _own_value(model: nn.Module, batch: Batch) -> Tensor:
     return scalar(value, "model(**batch).loss")
 
 
-def _own_total(model: nn.Module, batch: Batch) -> Total:
+def _weighted(returned: Any, batch: Batch) -> Total:
     """The model's mean, weighted by labels if they are tokens, else by examples."""
     labels, count = batch.get("labels"), float(examples(batch))
     if isinstance(labels, Tensor) and not labels.is_floating_point():
         count = float((labels != IGNORED).sum())
-    return _own_value(model, batch) * count, count
+    return _own_value(returned, batch) * count, count
 
 
-def _from_logits(model: nn.Module, shifted: bool) -> Loss:
+def _named(returned: Any, heads: Heads | None) -> dict[str, Tensor]:
+    """The predictions of a Hugging Face model: its outputs but the loss and the cache."""
+    found = predictions(chosen(returned, heads))
+    return {n: t for n, t in found.items() if not n.startswith(NO_PREDICTIONS)}
+
+
+def _from_logits(model: nn.Module, shifted: bool, heads: Heads | None) -> Loss:
     """Cross-entropy of model(**batch).logits against batch["labels"], summed."""
     config = getattr(model, "config", None)
     drop = () if getattr(config, "is_encoder_decoder", False) else ("labels",)
 
+    def run(model: nn.Module, batch: Batch) -> Any:
+        return model(**{k: v for k, v in batch.items() if k not in drop})
+
+    def logits_of(out: Any) -> Tensor:
+        logits = getattr(out, "logits", None)
+        return logits if isinstance(logits, Tensor) else next(iter(predictions(out).values()))
+
     def outputs(model: nn.Module, batch: Batch) -> Tensor:
-        return first_tensor(model(**{k: v for k, v in batch.items() if k not in drop}))
+        return logits_of(run(model, batch))
+
+    def together(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
+        out = run(model, batch)
+        return _named(out, heads), on_outputs(logits_of(out), batch)
 
     def on_outputs(out: Tensor, batch: Batch) -> Total:
         labels = batch["labels"]
         if shifted:
             out, labels = out[:, :-1], labels[:, 1:]
         out, labels = out.reshape(-1, out.shape[-1]), labels.reshape(-1)
-        value = F.cross_entropy(out, labels, ignore_index=IGNORED, reduction="sum")
-        return value, (labels != IGNORED).sum()
+        counts = labels != IGNORED
+        value = label_cross_entropy(out, labels.masked_fill(~counts, 0)) * counts
+        return value.sum(), counts.sum()
 
     def weights(out: Tensor, batch: Batch) -> Tensor:
         counted = (batch["labels"] != IGNORED).to(out)
@@ -109,8 +184,10 @@ def _from_logits(model: nn.Module, shifted: bool) -> Loss:
 
     return Loss(
         total=lambda model, batch: on_outputs(outputs(model, batch), batch),
+        together=together,
         outputs=outputs,
         on_outputs=on_outputs,
+        strength=weights,
         weights=weights,
         draw=draw,
         likelihood="softmax",

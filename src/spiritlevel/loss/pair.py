@@ -2,188 +2,236 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import inspect
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import grad
 
 from spiritlevel.batches import Batch, examples
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss.base import (
-    IGNORED,
-    Likelihood,
-    Loss,
-    Total,
-    call,
-    drawn_labels,
-    first_tensor,
-    scalar,
-)
+from spiritlevel.loss import kinds
+from spiritlevel.loss.base import IGNORED, Likelihood, Loss, Total, call, drawn_labels, scalar
+from spiritlevel.loss.heads import predictions
+from spiritlevel.loss.seen import LogSoftmaxWatch, Seen
+from spiritlevel.loss.stable import binary_cross_entropy, label_cross_entropy
 
-Pair = Callable[[Tensor, Any], Tensor]
+Units = Callable[[Any, Any], Tensor]  # (outputs, y) -> the loss of every unit
 
 
-def of_pair(loss: Callable[..., Any]) -> Loss:
+def of_pair(loss: Callable[..., Any], seen: Seen) -> Loss:
     """loss(outputs, y) averaged over the examples (or tokens) that count."""
-    likelihood = _likelihood(loss)
+    if seen.log_softmax_axis == 1 and kinds.is_nll(loss):
+        # of log_softmax outputs it is the cross-entropy of what is before, which can curve
+        return of_pair(kinds.cross_entropy_like(loss), seen)
+    found = _plain(loss, seen)
+    if seen.log_softmax_axis is not None and not kinds.is_cross_entropy(loss):
+        return _fused(found, seen.log_softmax_axis)
+    return found
+
+
+def _plain(loss: Callable[..., Any], seen: Seen) -> Loss:
+    likelihood = kinds.likelihood(loss)
     # made once: products are compiled, and compilers do not see through inspect or copy
-    sums, units = _reduced(loss, "sum"), _reduced(loss, "none")
+    units = _units(loss)
+
+    def returned(model: nn.Module, batch: Batch) -> Any:
+        return seen.chosen(call(model, batch[0]))
+
+    def on_returned(given: Any, batch: Batch) -> Total:
+        given = seen.given(given, kinds.is_from_torch(loss))
+        kinds.refuse_broadcast(loss, given, batch[1])
+        if len(batch) == 3:
+            return _weighted(loss, units, given, batch[1], batch[2])
+        return _summed(loss, units, given, batch[1], examples(batch), seen.ignores)
 
     def outputs(model: nn.Module, batch: Batch) -> Tensor:
-        return first_tensor(call(model, batch[0]))
+        if seen.log_softmax_axis is None:
+            return seen.packed(returned(model, batch))
+        with LogSoftmaxWatch() as watch:
+            found = seen.packed(returned(model, batch))
+        return watch.before(found)
 
     def on_outputs(out: Tensor, batch: Batch) -> Total:
-        if len(batch) == 3:
-            return _weighted(loss, units, out, batch[1], batch[2])
-        return _summed(loss, sums, out, batch[1], examples(batch))
+        return on_returned(seen.unpacked(out), batch)
 
-    def averaged(out: Tensor) -> int:
-        return 1 if _option(loss, "reduction") == "sum" else out[0].numel()
+    def total(model: nn.Module, batch: Batch) -> Total:
+        if seen.packing is None:
+            return on_returned(returned(model, batch), batch)
+        return on_outputs(outputs(model, batch), batch)
 
-    def weights(out: Tensor, batch: Batch) -> Tensor:
-        if likelihood != "softmax":
+    def together(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
+        found = returned(model, batch)
+        return predictions(found), on_returned(found, batch)
+
+    known = likelihood is not None and seen.packing is not None and len(seen.packing.shapes) == 1
+    parts = _Parts(loss, likelihood, units)
+    return Loss(
+        total=total,
+        together=together,
+        outputs=outputs,
+        on_outputs=on_outputs if seen.packing is not None else None,
+        strength=parts.strength if known and units is not None else None,
+        weights=parts.weights if seen.packing is not None else None,
+        draw=parts.draw if known else None,
+        averaged=parts.averaged,
+        likelihood=likelihood if known else None,
+        altered=kinds.altered(loss),
+        rebuild=lambda dtype, device: of_pair(kinds.placed(loss, dtype, device), seen),
+    )
+
+
+def _fused(loss: Loss, axis: int) -> Loss:
+    """A loss that is linear in log-probabilities, as a function of the logits before them.
+
+    Its Hessian there is a (diag p - p p') with a = -sum_c dl / dlog p_c.
+    """
+    raw = loss.on_outputs
+    assert raw is not None
+
+    def on_outputs(out: Tensor, batch: Batch) -> Total:
+        return raw(out.log_softmax(axis), batch)
+
+    def strength(out: Tensor, batch: Batch) -> Tensor:
+        slope = grad(lambda logs: raw(logs, batch)[0])(out.detach().log_softmax(axis))
+        return -slope.sum(axis, keepdim=True)
+
+    rebuild = loss.rebuild
+    return replace(
+        loss,
+        total=lambda model, batch: on_outputs(loss.outputs(model, batch), batch),
+        on_outputs=on_outputs,
+        strength=strength,
+        likelihood="softmax",
+        class_axis=axis,
+        altered="targets that are no labels",
+        rebuild=None if rebuild is None else lambda dtype, device: rebuild(dtype, device),
+    )
+
+
+class _Parts:
+    """What the distribution behind a loss says of its outputs."""
+
+    def __init__(self, loss: Any, likelihood: Likelihood | None, units: Units | None) -> None:
+        self.loss, self.likelihood, self.units = loss, likelihood, units
+
+    def averaged(self, out: Tensor) -> int:
+        return 1 if kinds.sums_outputs(self.loss) else out[0].numel()
+
+    def weights(self, out: Tensor, batch: Batch) -> Tensor:
+        if self.likelihood != "softmax":
             unit = batch[2] if len(batch) == 3 else out.new_ones(out.shape[:1])
             return _spread(unit, out)
-        unit = torch.ones_like(out.select(1, 0)) * _counted(loss, batch[1])
+        unit = torch.ones_like(out.select(1, 0)) * kinds.counted(self.loss, batch[1])
         if len(batch) == 3:
             unit = unit * _spread(batch[2], unit)
         return unit.unsqueeze(1)
 
-    def draw(out: Tensor, batch: Batch, draws: torch.Generator) -> Batch:
-        y = _drawn(likelihood, out, averaged(out), draws)
-        if likelihood == "softmax" and not batch[1].is_floating_point():
-            ignored = _option(loss, "ignore_index", IGNORED)
+    def strength(self, out: Tensor, batch: Batch) -> Tensor:
+        """From the loss where all outputs are 0: there it is a log C, or a log 2."""
+        if self.likelihood == "gaussian":
+            return 2 * self._shares(out, batch)
+        assert self.units is not None
+        at_zero = self.units(torch.zeros_like(out), batch[1])
+        if self.likelihood == "bernoulli":
+            return at_zero / math.log(2) * self._shares(out, batch)
+        classes = out.shape[1]
+        a = at_zero / math.log(classes) if classes > 1 else torch.ones_like(at_zero)
+        if len(batch) == 3:
+            a = a * _spread(batch[2], a)
+        return a.unsqueeze(1)
+
+    def _shares(self, out: Tensor, batch: Batch) -> Tensor:
+        """What one output adds to the sum: the weight of its example over what is averaged."""
+        if len(batch) < 3:
+            return torch.ones_like(out) / self.averaged(out)
+        weight = batch[2]
+        if kinds.sums_outputs(self.loss):
+            return _spread(weight, out).expand_as(out)
+        averaged = max(math.prod(out.shape[weight.ndim :]), 1)
+        return _spread(weight, out).expand_as(out) / averaged
+
+    def draw(self, out: Tensor, batch: Batch, draws: torch.Generator) -> Batch:
+        y = _drawn(self.likelihood, out, self.averaged(out), draws)
+        if self.likelihood == "softmax" and not batch[1].is_floating_point():
+            ignored = kinds.option(self.loss, "ignore_index", IGNORED)
             y = torch.where(batch[1] == ignored, ignored, y)
         return (batch[0], y, *batch[2:])
 
-    return Loss(
-        total=lambda model, batch: on_outputs(outputs(model, batch), batch),
-        outputs=outputs,
-        on_outputs=on_outputs,
-        weights=weights,
-        draw=draw,
-        averaged=averaged,
-        likelihood=likelihood,
-        altered=_altered(loss),
-        rebuild=lambda dtype, device: of_pair(_placed(loss, dtype, device)),
-    )
+
+def _units(loss: Any) -> Units | None:
+    """The loss of every unit, with all digits where it is known how; None if it cannot be had."""
+    if kinds.is_cross_entropy(loss) and not kinds.option(loss, "label_smoothing", 0.0):
+        return _label_units(loss)
+    if kinds.likelihood(loss) == "bernoulli":
+        return _binary_units(loss)
+    return kinds.reduced(loss, "none")
 
 
-def _summed(loss: Any, sums: Pair | None, out: Tensor, y: Any, n: int) -> Total:
+def _label_units(loss: Any) -> Units:
+    soft = kinds.reduced(loss, "none")
+    assert soft is not None
+
+    def units(out: Tensor, y: Any) -> Tensor:
+        if not kinds.are_labels(y) or out.ndim < 2 or out.shape[1] < 2:
+            return soft(out, y)
+        counts = kinds.counted(loss, y)
+        kinds.refuse_labels(y, counts, out.shape[1])
+        found = label_cross_entropy(out, y.masked_fill(~counts, 0))
+        return found * kinds.label_weights(loss, y)
+
+    return units
+
+
+def _binary_units(loss: Any) -> Units:
+    weight, positive = kinds.option(loss, "weight"), kinds.option(loss, "pos_weight")
+
+    def units(out: Tensor, y: Tensor) -> Tensor:
+        ones, zeros = binary_cross_entropy(out, y)
+        found = ones * (1.0 if positive is None else positive) + zeros
+        return found if weight is None else found * weight
+
+    return units
+
+
+def _summed(
+    loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores: bool
+) -> Total:
     """The sum over the units of a batch, and by how many PyTorch's own mean would divide."""
-    reduction = _option(loss, "reduction")
-    if sums and _scores_labels(loss) and _are_labels(y) and reduction != "none":
-        # summed at once: a mean over labels that are all ignored would be 0 / 0
-        return sums(out, y), _label_weights(loss, y).sum()
-    value = scalar(loss(out, y), "the value of loss(outputs, y)")
+    reduction = kinds.option(loss, "reduction")
+    if units and reduction != "none":
+        if kinds.scores_labels(loss) and kinds.are_labels(y):
+            # summed at once: a mean over labels that are all ignored would be 0 / 0
+            return units(given, y).sum(), kinds.label_weights(loss, y).sum()
+        if kinds.likelihood(loss) == "bernoulli":
+            averaged = 1 if kinds.sums_outputs(loss) else max(given.numel() // n, 1)
+            return units(given, y).sum() / averaged, n
+    value = scalar(loss(given, y), "the value of loss(outputs, y)")
     count: Tensor | float = n
-    if _are_labels(y):
-        count = _counted(loss, y).sum()
-    elif _likelihood(loss) == "softmax" and out.ndim > 1:  # probabilities as targets
-        count = out.numel() // out.shape[1]
+    if kinds.are_labels(y) and not kinds.is_from_torch(loss):
+        count = (y != IGNORED).sum() if ignores else y.numel()
+    elif kinds.likelihood(loss) == "softmax" and given.ndim > 1:  # probabilities as targets
+        count = given.numel() // given.shape[1]
     return (value, count) if reduction == "sum" else (value * count, count)
 
 
-def _weighted(loss: Any, each: Pair | None, out: Tensor, y: Tensor, weight: Tensor) -> Total:
+def _weighted(loss: Any, each: Units | None, given: Any, y: Any, weight: Tensor) -> Total:
     """sum_i w_i l_i and sum_i w_i; a weight per example serves all its tokens."""
     if each is None:
         raise SpiritlevelError(
             "batches (x, y, weight) need a loss that takes reduction='none'; "
             "give such a loss, or a function loss(model, batch) -> (sum, count)"
         )
-    units = each(out, y)
-    if _likelihood(loss) != "softmax" and not _are_labels(y) and units.ndim > weight.ndim:
-        units = units.flatten(weight.ndim).mean(-1)
+    units = each(given, y)
+    if kinds.likelihood(loss) != "softmax" and not kinds.are_labels(y) and units.ndim > weight.ndim:
+        units = units.flatten(weight.ndim)
+        units = units.sum(-1) if kinds.sums_outputs(loss) else units.mean(-1)
     weight = _spread(weight, units).expand_as(units)
-    divisor = weight * _label_weights(loss, y) if _are_labels(y) else weight
+    divisor = weight * kinds.label_weights(loss, y) if kinds.are_labels(y) else weight
     return (units * weight).sum(), divisor.sum()
-
-
-def _option(loss: Any, name: str, default: Any = None) -> Any:
-    """An option of a loss given as a module, a partial or a plain function."""
-    if isinstance(loss, functools.partial):
-        return loss.keywords.get(name, _option(loss.func, name, default))
-    return getattr(loss, name, default)
-
-
-def _plain(loss: Any) -> Any:
-    return loss.func if isinstance(loss, functools.partial) else loss
-
-
-def _likelihood(loss: Any) -> Likelihood | None:
-    plain = _plain(loss)
-    if plain is F.cross_entropy or isinstance(plain, nn.CrossEntropyLoss):
-        return "softmax"
-    if plain is F.binary_cross_entropy_with_logits or isinstance(plain, nn.BCEWithLogitsLoss):
-        return "bernoulli"
-    if plain is F.mse_loss or isinstance(plain, nn.MSELoss):
-        return "gaussian"
-    return None
-
-
-def _altered(loss: Any) -> str:
-    """The option by which the loss is no logarithm of a likelihood any more."""
-    if isinstance(_option(loss, "weight"), Tensor):
-        return "class weights"
-    if isinstance(_option(loss, "pos_weight"), Tensor):
-        return "pos_weight"
-    return "label_smoothing" if _option(loss, "label_smoothing", 0.0) else ""
-
-
-def _scores_labels(loss: Any) -> bool:
-    plain = _plain(loss)
-    kinds = (nn.CrossEntropyLoss, nn.NLLLoss)
-    return plain in (F.cross_entropy, F.nll_loss) or isinstance(plain, kinds)
-
-
-def _are_labels(y: Any) -> bool:
-    return isinstance(y, Tensor) and not y.is_floating_point()
-
-
-def _counted(loss: Any, y: Tensor) -> Tensor:
-    """Which labels count."""
-    if not _are_labels(y):
-        return torch.ones((), device=y.device)
-    return y != _option(loss, "ignore_index", IGNORED)
-
-
-def _label_weights(loss: Any, y: Tensor) -> Tensor:
-    """What every label adds to the divisor of PyTorch's mean: its class weight, 0 if ignored."""
-    counted, class_weights = _counted(loss, y), _option(loss, "weight")
-    if not (_scores_labels(loss) and isinstance(class_weights, Tensor)):
-        return counted
-    return class_weights[y.masked_fill(~counted, 0)] * counted
-
-
-def _reduced(loss: Any, reduction: str) -> Pair | None:
-    """The same loss with another reduction, if it knows one."""
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        other = copy.copy(loss)
-        other.reduction = reduction  # type: ignore[assignment]
-        return other
-    try:
-        known = "reduction" in inspect.signature(_plain(loss)).parameters
-    except ValueError:  # a builtin without a signature
-        return None
-    return functools.partial(loss, reduction=reduction) if known else None
-
-
-def _placed(loss: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """The loss with its own tensors moved; a copy if it has any."""
-    if isinstance(loss, nn.Module) and any(True for _ in loss.buffers()):
-        return copy.deepcopy(loss).to(dtype=dtype, device=device)
-    if isinstance(loss, functools.partial):
-        keywords = {
-            name: value.to(dtype=dtype, device=device) if isinstance(value, Tensor) else value
-            for name, value in loss.keywords.items()
-        }
-        return functools.partial(loss.func, *loss.args, **keywords)
-    return loss
 
 
 def _spread(weight: Tensor, like: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss.base import call, first_tensor
+from spiritlevel.loss.base import call
+from spiritlevel.loss.heads import predictions
 from spiritlevel.scope import fixed_rng
 from spiritlevel.tensors import generator
 
@@ -22,7 +23,7 @@ def guessed(model: nn.Module) -> Any:
     for candidate in _candidates(model):
         try:
             with torch.no_grad(), fixed_rng(0):
-                first_tensor(call(model, candidate))
+                predictions(call(model, candidate))
         except Exception:  # a wrong guess may fail in any way
             continue
         return candidate

@@ -14,7 +14,9 @@ from torch.export.graph_signature import InputKind
 
 from spiritlevel import batches as frozen
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss.base import call, first_tensor
+from spiritlevel.loss import moved
+from spiritlevel.loss.base import call
+from spiritlevel.loss.heads import predictions
 from spiritlevel.module import cast, private_copy, unwrap
 from spiritlevel.objective import Objective
 from spiritlevel.scope import set_apart
@@ -59,7 +61,8 @@ def symmetries(
 
     - `example`: what the model takes (a tensor, a tuple of arguments, a dict of named ones); an
       Objective brings its own, and common models are guessed.
-    - predictions are the first tensor that the model returns, or its `logits`.
+    - predictions are all tensors that the model returns. Where the loss of an Objective is no
+      function of them (penalties on the weights), it has to stay as well.
     - `statistics`: "free" lets the running statistics of BatchNorm move along.
     - `eps`: "approximate" admits scales that the eps of a norm breaks a little.
     """
@@ -69,7 +72,16 @@ def symmetries(
         raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
     walk = Walk(statistics, eps)
     scales = walked(walk, model, example, lambda node, name: RULES.get(name))
-    return collected(walk, scales)
+    group = collected(walk, scales)
+    if isinstance(model, Objective):
+        refuse_moved_loss(model, group)
+    return group
+
+
+def refuse_moved_loss(objective: Objective, group: Group) -> None:
+    """What was read off a graph, held to the numbers once: a random element must change nothing."""
+    if group.dim:
+        group.apply(objective, group.random(0))
 
 
 def walked(
@@ -79,7 +91,7 @@ def walked(
     predictor, movable = predictor_of(model, example)
     program = capture(predictor)
     names = _canonical(predictor.model)
-    scales = _propagate(walk, program, movable, names, rules)
+    scales = _propagate(walk, program, movable, names, rules, predictor.with_loss)
     order = [n for n in names.values() if n in scales]
     return {n: scales[n] for n in dict.fromkeys(order)}
 
@@ -95,7 +107,14 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
         copied.train(model.mode == "train")
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
-        return Predictor(copied, model.loss.outputs, batch), set(model.params)
+        loss = moved(model.loss, model.dtype, torch.device("cpu"))
+        with_loss = loss.on_outputs is None
+
+        def answers(module: nn.Module, batch: Any) -> list[Tensor]:
+            found, (total, _) = loss.together(module, batch)
+            return [*found.values(), *([total] if with_loss else [])]
+
+        return Predictor(copied, answers, batch, with_loss), set(model.params)
     module, _ = unwrap(model)
     copied = cast(private_copy(module), torch.float32, torch.device("cpu")).eval()
     if example is None:
@@ -103,7 +122,7 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     example = map_tensors(lambda t: t.detach().cpu(), example)
     example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
     movable = {name for name, _ in module.named_parameters()}
-    return Predictor(copied, lambda m, x: first_tensor(call(m, x)), example), movable
+    return Predictor(copied, lambda m, x: predictions(call(m, x)).values(), example), movable
 
 
 def _size_of_one(batch: Any) -> float:
@@ -129,6 +148,7 @@ def _propagate(
     movable: set[str],
     names: Mapping[str, str],
     rules: Lookup,
+    with_loss: bool,
 ) -> dict[str, Scales]:
     """Walk the graph; the scales of the parameters by name."""
     nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
@@ -154,16 +174,36 @@ def _propagate(
         else:
             inputs.append(_filled(_constant(program, spec), draws))
     dead = dead_biases(program.graph) if walk.gauge else {}
-    interpreter = Interpreter(walk, program.graph_module, dead, rules)
-    outputs = interpreter.run(program.graph, inputs)
+    answers = _answers(program)
+    pinned = {n.name: "output" for node in answers for n in (node, *node.all_input_nodes)}
+    if with_loss:
+        pinned |= dict.fromkeys([answers[-1].name, answers[-1].all_input_nodes[0].name], "loss")
+        reached = _reached(answers[-1], {n for n in pinned if pinned[n] == "output"})
+        penalized = [n for n, uses in places.items() if n in scales and reached.intersection(uses)]
+        if penalized:
+            walk.blocks.append(Block("loss", "", tuple(sorted(penalized))))
+    interpreter = Interpreter(walk, program.graph_module, dead, rules, pinned)
+    interpreter.run(program.graph, inputs)
     walk.node = None
-    wanted = set(program.graph_signature.user_outputs)
-    results = next(n for n in program.graph.nodes if n.op == "output").args[0]
-    assert isinstance(results, (tuple, list))
-    for node, value in zip(results, outputs, strict=True):
-        if isinstance(node, fx.Node) and node.name in wanted and isinstance(value, Scales):
-            walk.block(value, "output")
     return scales
+
+
+def _answers(program: ExportedProgram) -> list[fx.Node]:
+    """The nodes of what the predictor returns, in order."""
+    wanted = program.graph_signature.user_outputs
+    named = {node.name: node for node in program.graph.nodes}
+    return [named[name] for name in wanted if isinstance(name, str)]
+
+
+def _reached(node: fx.Node, without: set[str]) -> set[fx.Node]:
+    """What a node depends on by ways that do not pass the nodes `without`."""
+    found, queue = {node}, [node]
+    while queue:
+        for source in queue.pop().all_input_nodes:
+            if source not in found and source.name not in without:
+                found.add(source)
+                queue.append(source)
+    return found
 
 
 def _statistics(graph: fx.Graph) -> set[fx.Node]:

@@ -28,15 +28,28 @@ IN_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
 class Predictor(nn.Module):
-    """Tensors in, predictions out: what is exported."""
+    """Tensors in, all predictions out: what is exported.
 
-    def __init__(self, model: nn.Module, outputs: Callable[..., Tensor], example: Any) -> None:
+    `answers(model, example)` are the predictions, and the loss as the last one where `with_loss`:
+    where it is no function of the predictions, it has to stay too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        answers: Callable[..., Iterable[Tensor]],
+        example: Any,
+        with_loss: bool = False,
+    ) -> None:
         super().__init__()
-        self.model, self.outputs, self.example = model, outputs, example
+        self.model, self.answers, self.example = model, answers, example
+        self.with_loss = with_loss
 
-    def forward(self, *tensors: Tensor) -> Tensor:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         given = iter(tensors)
-        return self.outputs(self.model, map_tensors(lambda _: next(given), self.example))
+        found = tuple(self.answers(self.model, map_tensors(lambda _: next(given), self.example)))
+        # an output that is an input or a parameter as it is has no node of its own
+        return tuple(t.clone() for t in found)
 
 
 @without_fastpath()
@@ -128,9 +141,16 @@ class Interpreter:
     """Carries scales through a graph: constants are computed, the rest follows the rules."""
 
     def __init__(
-        self, walk: Walk, root: nn.Module, dead: Mapping[fx.Node, Tensor], rules: Lookup
+        self,
+        walk: Walk,
+        root: nn.Module,
+        dead: Mapping[fx.Node, Tensor],
+        rules: Lookup,
+        pinned: Mapping[str, str] | None = None,
     ) -> None:
+        """`pinned`: nodes that must not move, by name, and what they are called."""
         self.walk, self.root, self.dead, self.rules = walk, root, dead, rules
+        self.pinned = pinned or {}
 
     def run(self, graph: fx.Graph, inputs: Iterable[Any]) -> Any:
         env: dict[fx.Node, Any] = {}
@@ -144,6 +164,8 @@ class Interpreter:
                 return fx.map_arg(node.args[0], env.__getitem__)
             elif node in live:
                 env[node] = self._call(node, env)
+                if node.name in self.pinned:  # at once, so that what follows is not blamed
+                    self.walk.block(env[node], self.pinned[node.name])
                 if in_place(node) and isinstance(node.args[0], fx.Node):
                     self._write(node, env)
         raise AssertionError("a graph without an output")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.symmetry.gaps import refuse_changed
 from spiritlevel.symmetry.walk import Block
 from spiritlevel.tensors import flatten
 from spiritlevel.tensors import generator as random_generator
@@ -224,7 +225,10 @@ class Group:
     # On objectives ----------------------------------------------------------------------------
 
     def apply(self, objective: Objective, t: Tensor) -> Objective:
-        """The objective at exp(B t) * theta: another point, the same predictions."""
+        """The objective at exp(B t) * theta: another point, the same predictions.
+
+        They are compared on a few examples before the point is handed out; `verify` proves it.
+        """
         only_objectives(objective)
         held = objective.buffers
         state = {**objective.params, **{n: held[n] for n in self.buffers if n in held}}
@@ -236,7 +240,7 @@ class Group:
             )
         moved = self.act(state, t)
         buffers = {name: moved.pop(name) for name in self.buffers}
-        return objective.at(moved, buffers=buffers)
+        return refuse_changed(objective, objective.at(moved, buffers=buffers), bool(self.norms))
 
     def verify(self, objective: Objective, twin: Objective) -> Certificate:
         """The certificate that two objectives predict the same; see `verify`."""

@@ -1,10 +1,10 @@
-"""The proof that two points are one network: predictions compared in float64."""
+"""The proof that two points are one network: predictions and losses compared in float64."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,26 +14,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.scope import set_apart, without_tf32
+from spiritlevel.scope import set_apart
+from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.group import EpsScale, Group
 
-Verdict = Literal["exact", "approximate", "refuted"]
-EXACT = 1e-10  # relative, float64
-ROUNDING = 10  # times what float32 costs this model is still rounding, where float32 is met
-ONE_PRECISION = 1e-4  # relative, for models that run in float32 only
+Verdict = Literal["exact", "approximate", "rounding", "refuted"]
 RANDOM_EXAMPLES = 64
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far the predictions of two objectives are apart, on the data and on random inputs.
+    """How far the predictions and the losses of two objectives are apart.
 
-    `relative` is the largest difference over the largest prediction. "exact" is equality up to
-    rounding; "approximate" is a difference that the eps of a norm makes and that vanishes when eps
-    moves along; "refuted" is neither.
+    "exact": on all the data and on random inputs, no output differs by more than relative changes
+    of 1e-11 of the parameters would make it differ, in float64. "approximate": the eps of a norm
+    makes a difference that vanishes when eps moves along. "rounding": no more than float32 does,
+    where parameters or the inside of the model know no better; smaller differences could hide.
+    "refuted": none of these. `relative` is the largest difference over the largest prediction
+    (masked ones left out), `loss` the change of the mean loss over the loss, `stored` what rounding
+    the twin to float32 adds.
     """
 
     verdict: Verdict
@@ -42,7 +44,8 @@ class Certificate:
     on_data: float
     on_random_inputs: float
     examples: int
-    tolerance: float
+    loss: float = 0.0
+    stored: float = 0.0
     reason: str = ""
 
     @property
@@ -56,12 +59,12 @@ class Certificate:
         return self
 
     def __str__(self) -> str:
-        if self.absolute == 0:
+        if self.verdict == "exact" and self.absolute == self.loss == self.stored == 0:
             return f"exact: identical bit for bit on {self.examples} examples and on random inputs"
         text = (
             f"{self.verdict}: predictions differ by at most {self.relative:.1e} of the largest "
             f"({self.absolute:.1e} absolute), on {self.examples} examples ({self.on_data:.1e}) and "
-            f"on random inputs ({self.on_random_inputs:.1e})"
+            f"on random inputs ({self.on_random_inputs:.1e}); the loss by {self.loss:.1e}"
         )
         return f"{text}; {self.reason}" if self.reason else text
 
@@ -70,41 +73,116 @@ class Certificate:
 def verify(
     objective: Objective, twin: Objective, *, group: Group | None = None, seed: int = 0
 ) -> Certificate:
-    """Compare the predictions of two objectives on all the data and on random inputs, in float64.
+    """Compare two objectives on all the data and on random inputs, in float64.
 
-    With the `group` that made the twin, what the eps of norms does is told from other differences.
+    All that the model returns is compared, output by output, and the loss. With the `group` that
+    made the twin, an element of it is told from its rounding to float32, and what the eps of norms
+    does from other differences.
     """
     only_objectives(objective, twin)
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
     if not _runs_in_float64(objective):
         return _verified_as_it_is(objective, twin, seed)
-    rough, sources = _rounds_inside(objective)
-    single = objective.dtype != torch.float64 or twin.dtype != torch.float64
-    tolerance = max(EXACT, ROUNDING * _single_precision(objective)) if rough or single else EXACT
     one, other = objective.to(torch.float64), twin.to(torch.float64)
     random = random_batch(one, seed)
-    absolute, on_data, on_random = _differences(one, other, random)
-    worst = max(on_data, on_random)
-    verdict: Verdict = "exact" if worst <= tolerance else "refuted"
-    reason = ""
-    if EXACT < worst <= tolerance:
-        reason = f"{sources} rounds to float32 inside" if rough else "the parameters are float32"
-    if verdict == "refuted" and group is not None and group.norms:
-        with_eps = _with_eps_moved(one, other, group)
-        if with_eps is not None:
-            _, data, chance = _differences(one, with_eps, random)
-            if max(data, chance) <= tolerance:
-                verdict = "approximate"
-                names = ", ".join(dict.fromkeys(n.module or n.operation for n in group.norms[:3]))
-                more = f" and {len(group.norms) - 3} more" if len(group.norms) > 3 else ""
-                reason = (
-                    f"the eps of {names}{more} makes the difference: with eps moved along it is "
-                    f"{max(data, chance):.1e}"
-                )
+    found = _certified(one, other, random)
+    if found.holds:
+        return found
+    single = torch.float64 not in (objective.dtype, twin.dtype)
+    if single and group is not None and (on_orbit := _element(one, other, group)) is not None:
+        exact = _certified(one, on_orbit, random)
+        if exact.holds:
+            return replace(exact, stored=found.relative, reason=_stored(found.relative))
+        other = on_orbit
+    inside, source = _rounds_inside(one)
+    if inside or (single and group is None):
+        rough = _certified(one, other, random, SINGLE)
+        reason = f"{source} rounds to float32 inside" if inside else "the parameters are float32"
+        if rough.holds:
+            return replace(rough, verdict="rounding", reason=reason)
+    if group is not None and group.norms:
+        return _with_eps(one, other, group, random, found, inside)
+    return found
+
+
+def _stored(relative: float) -> str:
+    return f"the twin as stored, rounded to float32, differs by {relative:.1e}"
+
+
+@torch.no_grad()
+def _certified(
+    one: Objective, other: Objective, random: Batch, jitter: Jitter | None = None
+) -> Certificate:
+    """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
+    jitter = jitter or Jitter()
+    noisy = jitter.moved(one)
+    data = chance = NOTHING
+    sums = torch.zeros(3, dtype=torch.float64)
+    for batch in one.batches:
+        found = [o.together(o.params, batch) for o in (one, other, noisy)]
+        data = data | compared(*(f[0] for f in found), jitter)  # type: ignore[call-arg]
+        sums += torch.stack([f[1][0].detach().double().cpu() for f in found])
+    chance = compared(*(_predicted(o, random) for o in (one, other, noisy)), jitter)
+    base, there, near = (sums / one.count).tolist()
+    # a sum over the data rounds too; a loss may be far smaller than its terms
+    slack = jitter.slack * abs(near - base) + jitter.floor * (1 + abs(base))
+    same_loss = abs(there - base) <= slack or base == there
+    both = data | chance
     return Certificate(
-        verdict, absolute, worst, on_data, on_random, objective.examples, tolerance, reason
+        verdict="exact" if both.within and same_loss else "refuted",
+        absolute=both.absolute,
+        relative=max(data.relative, chance.relative),
+        on_data=data.relative,
+        on_random_inputs=chance.relative,
+        examples=one.examples,
+        loss=abs(there - base) / max(abs(base), 1e-300) if there != base else 0.0,
+        reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
+
+
+def _predicted(objective: Objective, batch: Batch) -> dict[str, Tensor]:
+    return objective.together(objective.params, batch)[0]
+
+
+def _element(one: Objective, other: Objective, group: Group) -> Objective | None:
+    """The element of the group whose rounding to float32 the other point is, if it is one."""
+    state = {**one.buffers, **one.params}
+    t = group.locate(state, {**other.buffers, **other.params})
+    found = group.act({n: state[n] for n in group.shapes}, t)
+    held = {**other.buffers, **other.params}
+    for name, tensor in found.items():
+        gap = (tensor - held[name].to(tensor)).abs()
+        if bool((gap > 8 * torch.finfo(torch.float32).eps * tensor.abs()).any()):
+            return None
+    buffers = {name: found.pop(name) for name in list(found) if name in group.buffers}
+    return one.at(found, buffers=buffers)
+
+
+def _with_eps(
+    one: Objective,
+    other: Objective,
+    group: Group,
+    random: Batch,
+    found: Certificate,
+    inside: bool,
+) -> Certificate:
+    """Whether the difference is gone when eps moves along."""
+    with_eps = _with_eps_moved(one, other, group)
+    if with_eps is None:
+        return found
+    rest = _certified(one, with_eps, random)
+    if not rest.holds and inside:
+        rest = _certified(one, with_eps, random, SINGLE)
+    if not rest.holds:
+        return found
+    names = ", ".join(dict.fromkeys(n.module or n.operation for n in group.norms[:3]))
+    more = f" and {len(group.norms) - 3} more" if len(group.norms) > 3 else ""
+    reason = (
+        f"the eps of {names}{more} makes the difference: with eps moved along it is "
+        f"{rest.relative:.1e}"
+    )
+    return replace(found, verdict="approximate", reason=reason)
 
 
 @torch.no_grad()
@@ -119,18 +197,11 @@ def _runs_in_float64(objective: Objective) -> bool:
 
 def _verified_as_it_is(objective: Objective, twin: Objective, seed: int) -> Certificate:
     """The comparison in the objective's own precision, where the model has no other."""
-    absolute, on_data, on_random = _differences(objective, twin, random_batch(objective, seed))
-    worst = max(on_data, on_random)
-    return Certificate(
-        "exact" if worst <= ONE_PRECISION else "refuted",
-        absolute,
-        worst,
-        on_data,
-        on_random,
-        objective.examples,
-        ONE_PRECISION,
-        f"compared in {objective.dtype}: the model does not run in float64",
-    )
+    found = _certified(objective, twin, random_batch(objective, seed), SINGLE)
+    if not found.holds:
+        return found
+    reason = f"compared in {objective.dtype}: the model does not run in float64"
+    return replace(found, verdict="rounding", reason=reason)
 
 
 def random_batch(objective: Objective, seed: int = 0) -> Batch:
@@ -161,25 +232,6 @@ def random_batch(objective: Objective, seed: int = 0) -> Batch:
     return map_tensors(redraw, batch)
 
 
-@torch.no_grad()
-def _differences(one: Objective, other: Objective, random: Batch) -> tuple[float, float, float]:
-    """Largest absolute difference; largest relative ones on the data and on random inputs."""
-    gaps = [_gap(one, other, batch) for batch in one.batches]
-    chance = _gap(one, other, random)
-    scale = max(*(size for _, size in gaps), 1e-300)
-    on_data = max(gap for gap, _ in gaps)
-    absolute = max(on_data, chance[0])
-    if not math.isfinite(absolute):
-        return absolute, math.inf, math.inf
-    return absolute, on_data / scale, chance[0] / max(chance[1], 1e-300)
-
-
-def _gap(one: Objective, other: Objective, batch: Batch) -> tuple[float, float]:
-    a, b = one.outputs(one.params, batch), other.outputs(other.params, batch)
-    gap, size = float((a - b).abs().max()), float(a.abs().max())
-    return (gap, size) if math.isfinite(gap) else (math.inf, size)
-
-
 class _Precision(TorchDispatchMode):
     """Notes whether an operation makes single or half precision."""
 
@@ -197,25 +249,12 @@ class _Precision(TorchDispatchMode):
         return result
 
 
-def _rounds_inside(objective: Objective) -> tuple[bool, str]:
+def _rounds_inside(exact: Objective) -> tuple[bool, str]:
     """Whether the model leaves float64 by itself, as norms of Hugging Face do."""
-    exact = objective.to(torch.float64)
-    batch = exact.few(2)
     watch = _Precision()
     with torch.no_grad(), watch:
-        exact.outputs(exact.params, batch)
-    return watch.low, type(objective.module).__name__
-
-
-@torch.no_grad()
-def _single_precision(objective: Objective) -> float:
-    """How far float32 takes the predictions of this model."""
-    batch = objective.few(RANDOM_EXAMPLES)
-    exact, rough = objective.to(torch.float64), objective.to(torch.float32)
-    with without_tf32():
-        a = exact.outputs(exact.params, map_tensors(exact.place, batch))
-        b = rough.outputs(rough.params, map_tensors(rough.place, batch))
-    return min(float((a - b).abs().max() / a.abs().max().clamp(min=1e-300)), 1e-5)
+        exact.outputs(exact.params, exact.few(2))
+    return watch.low, type(exact.module).__name__
 
 
 def _with_eps_moved(one: Objective, other: Objective, group: Group) -> Objective | None:

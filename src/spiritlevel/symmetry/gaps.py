@@ -1,0 +1,137 @@
+"""Outputs compared one by one: with what a little noise on the parameters does to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.premises import sample
+from spiritlevel.scope import without_tf32
+from spiritlevel.tensors import generator, rademacher
+
+ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative: no proof, but no other network
+ALIKE_BUT_EPS = 0.1  # relative: what the eps of a norm may do in a group that admits it
+OUTLIER = 1e4  # times the usual output: masked with a large number, not predicted
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Relative noise on every parameter; what stays within `slack` times its effect is equality.
+
+    `floor` is the rounding of an output relative to itself.
+    """
+
+    size: float = 1e-13
+    slack: float = 100.0
+    floor: float = 1e-12
+
+    def moved(self, objective: Objective) -> Objective:
+        theta = objective.vector
+        signs = rademacher(len(theta), generator(17), theta)
+        return objective.at(theta * (1 + self.size * signs))
+
+
+SINGLE = Jitter(size=2.0**-24, slack=10.0, floor=1e-6)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The largest differences of some outputs, and whether all of them are rounding."""
+
+    absolute: float
+    difference: float  # of those that are no outliers
+    scale: float
+    within: bool
+
+    @property
+    def relative(self) -> float:
+        return self.difference / self.scale if self.difference else 0.0
+
+    def __or__(self, other: Gap) -> Gap:
+        return Gap(
+            max(self.absolute, other.absolute),
+            max(self.difference, other.difference),
+            max(self.scale, other.scale),
+            self.within and other.within,
+        )
+
+
+NOTHING = Gap(0.0, 0.0, 1e-300, True)
+
+
+def compared(
+    one: Mapping[str, Tensor],
+    other: Mapping[str, Tensor],
+    noisy: Mapping[str, Tensor],
+    jitter: Jitter,
+) -> Gap:
+    """Every output of one network with the other's, by name."""
+    worst = NOTHING
+    for name, a in one.items():
+        worst = worst | _gap(a, other[name], noisy[name], jitter)
+    return worst
+
+
+def _gap(a: Tensor, b: Tensor, near: Tensor, jitter: Jitter) -> Gap:
+    """One tensor of outputs; infinities and NaN are equal to themselves alone."""
+    if a.numel() == 0:
+        return NOTHING
+    a, b, near = (t.detach().double() for t in (a, b, near))
+    equal = (a == b) | (a.isnan() & b.isnan())
+    finite = a.isfinite() & b.isfinite()
+    if not bool((equal | finite).all()):
+        return Gap(torch.inf, torch.inf, 1.0, False)
+    difference = torch.where(equal, 0.0, (a - b).abs())
+    noise = torch.where(near.isfinite() & a.isfinite(), (near - a).abs(), 0.0)
+    # the noise on one output may vanish by luck: then the usual one at its place counts
+    usual = noise.kthvalue(1 + len(a) // 4, dim=0).values if a.ndim else noise
+    size = torch.where(a.isfinite(), a.abs(), 0.0)
+    allowed = jitter.slack * torch.maximum(noise, usual) + jitter.floor * size
+    live = (noise > 0) | (difference > 0)
+    values = size[live]
+    if not len(values):
+        return Gap(0.0, 0.0, float(size.max().clamp(min=1e-300)), True)
+    plain = live & (size <= OUTLIER * values.median())
+    return Gap(
+        float(difference.max()),
+        float(difference[plain].max()),
+        float(size[plain].max().clamp(min=1e-300)),
+        bool((difference <= allowed).all()),
+    )
+
+
+def same(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Whether two tensors of outputs agree, each output relative to the usual size at its place."""
+    a, b = a.detach().double(), b.detach().double()
+    equal = (a == b) | (a.isnan() & b.isnan())
+    size = torch.where(a.isfinite(), a.abs(), 0.0)
+    changed = size[~equal]
+    usual = changed.median() if len(changed) else size.new_zeros(())
+    return bool((equal | ((a - b).abs() <= tolerance * torch.maximum(size, usual))).all())
+
+
+@torch.no_grad()
+def refuse_changed(objective: Objective, twin: Objective, admits_eps: bool) -> Objective:
+    """The twin, unless a few examples from all over the data show that it is another network."""
+    batch = sample(objective.batches)
+    tolerance = ALIKE_BUT_EPS if admits_eps else ALIKE[objective.dtype]
+    with without_tf32():
+        found = [o.together(o.params, batch) for o in (objective, twin)]
+    (before, total), (after, moved_total) = found
+    for name in before:
+        if not same(before[name], after[name], tolerance):
+            raise SpiritlevelError(
+                "this element changes the predictions: the group is not one of this network, or "
+                f"the element is beyond the range of {objective.dtype}"
+            )
+    if not same(total[0], moved_total[0], tolerance):
+        raise SpiritlevelError(
+            "this element changes the loss, though no prediction: the loss is no function of the "
+            "predictions, and its symmetries could not be read off its code"
+        )
+    return twin
