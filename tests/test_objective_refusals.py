@@ -81,7 +81,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     "no loss": (lambda: make(loss=None), "loss is missing for batches .x, y.: give one"),
     "not scalar": (
         lambda: make(loss=partial(F.cross_entropy, reduction="none")),
-        r"loss\(outputs, y\) is not a scalar but shape \(10,\); average it",
+        r"loss\(outputs, y\) is not a scalar but shape \(2,\); average it",
     ),
     "not scalar, of model": (
         lambda: make(loss=lambda model, batch: model(batch[0])),

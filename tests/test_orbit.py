@@ -82,21 +82,21 @@ def at(matrix: Tensor, group: sl.Group, objective: sl.Objective, t: Tensor) -> T
 @pytest.mark.parametrize("name", NETS)
 def test_the_exact_diagonal(name: str) -> None:
     objective, _ = problem(name)
-    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+    torch.testing.assert_close(ggn_diagonal(objective).values, sl.ggn(objective).dense().diagonal())
 
 
 def test_the_diagonal_where_every_pixel_is_classified() -> None:
     net = randomized(nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 3, 1)))
     data = (randn(5, 2, 6), labels(5, 4))
     objective = sl.Objective(net, data, F.cross_entropy)
-    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+    torch.testing.assert_close(ggn_diagonal(objective).values, sl.ggn(objective).dense().diagonal())
 
 
 def test_the_diagonal_with_weights_and_squares() -> None:
     net = randomized(small_net())
     data = (randn(8, 5), randn(8, 3, seed=2), randn(8, seed=3).abs())
     objective = sl.Objective(net, data, F.mse_loss)
-    torch.testing.assert_close(ggn_diagonal(objective), sl.ggn(objective).dense().diagonal())
+    torch.testing.assert_close(ggn_diagonal(objective).values, sl.ggn(objective).dense().diagonal())
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -193,12 +193,12 @@ def test_one_factor_per_layer_has_a_closed_form(sizes: tuple[int, ...]) -> None:
     objective = objective_of(make, sizes[0])
     layers = sl.symmetries(objective).layerwise()
     found = sl.orbit.minimum(objective, layers, norm="trace")
-    diagonal = objective.named(ggn_diagonal(objective))
+    diagonal = objective.named(ggn_diagonal(objective).values)
     traces = [float(d.sum()) for d in diagonal.values()]
     k = len(traces)
     assert found.value == pytest.approx(k * float(np.prod(traces)) ** (1 / k), rel=1e-9)
     balanced = sl.orbit.balanced(objective, layers)
-    parts = [float(d.sum()) for d in balanced.named(ggn_diagonal(balanced)).values()]
+    parts = [float(d.sum()) for d in balanced.named(ggn_diagonal(balanced).values).values()]
     assert parts == pytest.approx([found.value / k] * k, rel=1e-6)
 
 
@@ -337,7 +337,7 @@ def test_the_least_trace_against_another_solver(name: str) -> None:
     """The same geometric program, by the interior points of cvxpy."""
     objective, group = problem(name)
     grid = cells(group, objective.shapes)
-    masses = grid.gather(ggn_diagonal(objective))
+    masses = grid.gather(ggn_diagonal(objective).values)
     t = cp.Variable(group.dim)
     some = masses > 0
     terms = np.log(masses[some]) - 2 * (grid.exponents.toarray()[some] @ t)

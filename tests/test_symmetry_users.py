@@ -124,8 +124,9 @@ class Answers(nn.Module):
         return {"aux": self.b(hidden), "logits": self.c(hidden)}
 
 
-def test_the_logits_of_a_dict_are_the_predictions() -> None:
-    objective = sl.Objective(randomized(Answers()), (randn(8, 4), labels(8)), F.cross_entropy)
+def test_one_of_several_heads_is_chosen_by_its_name() -> None:
+    data = (randn(8, 4), labels(8))
+    objective = sl.Objective(randomized(Answers()), data, F.cross_entropy, heads="logits")
     group = sl.symmetries(objective)
     assert objective.predictions().shape == (8, 3)
     assert proof(objective).verdict == "exact"

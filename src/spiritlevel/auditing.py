@@ -171,7 +171,7 @@ class _Work:
         scales = 1 / self.group.flat_factors(element, self.objective.shapes)
         found.share(
             hessian=lambda: scaled(self.here.hessian, scales),
-            diagonal=lambda: self.here.diagonal * scales.to(self.here.diagonal) ** 2,
+            diagonal=lambda: self.here.diagonal.scaled(scales),
         )
         return found
 

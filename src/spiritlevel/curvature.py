@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from spiritlevel.batches import Batch
 from spiritlevel.compiled import CompileChoice, Engine
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.ladder import climb
+from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
 from spiritlevel.parts import curved_part, hardest
@@ -60,19 +62,14 @@ def hessian(
 def ggn(objective: Objective) -> Operator:
     """G = (1/n) sum_i J_i' (grad_f^2 l_i) J_i, the Gauss-Newton matrix.
 
-    Through the loss's own Hessian in output space; positive semi-definite for a loss that is
-    convex in the outputs (Schraudolph, 2002).
+    Through the loss's own Hessian in output space, in closed form for cross-entropies and squared
+    errors; positive semi-definite for a loss that is convex in the outputs (Schraudolph, 2002).
     """
-    on_outputs = objective.loss.on_outputs
-    if on_outputs is None:
+    if objective.loss.on_outputs is None:
         raise _needs_outputs("ggn")
 
     def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
-        z = out.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(on_outputs(z, batch)[0], z, create_graph=True)
-        if not slope.requires_grad:  # a loss that is linear in the outputs
-            return torch.zeros_like(out)
-        return torch.autograd.grad(slope, z, grad_outputs=tangent)[0]
+        return bend(objective.loss, out, tangent, batch)
 
     return _outer(objective, action, "ggn")
 
@@ -124,13 +121,12 @@ def _true_fisher(objective: Objective) -> OutputAction:
 
     def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
         weight = loss.weights(out, batch)  # type: ignore[misc]
-        if loss.likelihood == "softmax":
-            p = out.softmax(loss.class_axis)
-            return weight * p * (tangent - (p * tangent).sum(loss.class_axis, keepdim=True))
+        known = replace(loss, strength=lambda out, batch: weight)
         d = loss.averaged(out)
+        if loss.likelihood == "softmax":
+            return bend(known, out, tangent, batch)
         if loss.likelihood == "bernoulli":
-            p = out.sigmoid()
-            return weight * p * (1 - p) * tangent / d**2
+            return bend(known, out, tangent, batch) / d**2
         return weight * tangent * 2 / d
 
     return action

@@ -1,26 +1,28 @@
-"""Exact diagonals, from one backward pass per output instead of one product per parameter."""
+"""The Gauss-Newton diagonal, from a backward pass per output instead of a product per parameter."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import hessian as second_derivative
 from torch.func import vjp, vmap
 from torch.overrides import TorchFunctionMode
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
+from spiritlevel.loss.bends import combined, matrix, root
 from spiritlevel.objective import Objective
 from spiritlevel.scope import set_apart
-from spiritlevel.tensors import flatten, map_tensors
+from spiritlevel.tensors import flatten, generator, map_tensors, rademacher
 
 MOST_OUTPUTS = 128  # of one example
-CONCAVE = 1e-4  # relative: less is rounding
-SOME = 16  # examples on which a loss is seen to be convex
+CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
+DRAWS = 16  # of a sampled diagonal, over all batches
 PRODUCTS = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "addmm", "mm"}
 PIECEWISE_LINEAR = PRODUCTS | set(
     "relu relu_ leaky_relu leaky_relu_ batch_norm dropout dropout2d max_pool1d max_pool2d "
@@ -32,45 +34,172 @@ PIECEWISE_LINEAR = PRODUCTS | set(
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
-@set_apart()
-def ggn_diagonal(objective: Objective) -> Tensor:
-    """diag(G), exactly: (1/n) sum_i sum_c (S_i' J_i)_cp^2 with grad_f^2 l_i = S_i S_i'.
+@dataclass(frozen=True)
+class GaussNewtonDiagonal:
+    """diag(G) in float64, exactly or from random draws (then it is unbiased)."""
 
-    For nets that are piecewise linear in each parameter (rectified ones without norms) it is the
-    diagonal of the Hessian too.
+    values: Tensor
+    exact: bool
+
+    def scaled(self, factors: Tensor) -> GaussNewtonDiagonal:
+        """That of diag(d) G diag(d)."""
+        return replace(self, values=self.values * factors.to(self.values) ** 2)
+
+
+@set_apart()
+def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
+    """diag(G) = (1/n) sum_i sum_c (S_i' J_i)_cp^2 with grad_f^2 l_i = S_i S_i'.
+
+    Exactly, or with random combinations of the columns of S_i where outputs are many. For nets that
+    are piecewise linear in each parameter it is the diagonal of the Hessian too. That the loss is
+    convex in the outputs is seen on all the data.
     """
-    outputs = _outputs(objective)
-    if not objective.separable or objective.loss.on_outputs is None or outputs > MOST_OUTPUTS:
+    loss = objective.loss
+    if not objective.separable or loss.on_outputs is None:
         raise SpiritlevelError(
-            "the exact diagonal needs a loss that is a sum over examples, of outputs and targets, "
-            f"with at most {MOST_OUTPUTS} outputs; diagonal(ggn(objective)) estimates it"
+            "the Gauss-Newton diagonal needs a loss that is a sum over examples, of outputs and "
+            "targets: give batches (x, y) and loss(outputs, y)"
         )
-    _check_convex(objective)
+    outputs = _outputs(objective)
+    if outputs > MOST_OUTPUTS and loss.strength is None:
+        raise SpiritlevelError(
+            f"the Gauss-Newton diagonal of {outputs} outputs per example needs a loss of known "
+            "form: cross_entropy, binary_cross_entropy_with_logits, mse_loss or nll_loss"
+        )
+    exact = outputs <= MOST_OUTPUTS
+    total = _exact(objective, outputs) if exact else _sampled(objective)
+    if not bool(total.isfinite().all()):
+        raise SpiritlevelError(
+            "the diagonal of the Gauss-Newton matrix is not finite: a prediction or its derivative "
+            f"overflows in {objective.dtype}; try dtype=torch.float64"
+        )
+    return GaussNewtonDiagonal(total / objective.count, exact)
+
+
+def _exact(objective: Objective, outputs: int) -> Tensor:
     room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
     at_once = max(room // (outputs * objective.size), 1)
-    total = torch.zeros(objective.size, dtype=objective.dtype, device=objective.device)
+    total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
+    shape = _Curvature()
     with objective.smooth():
         for batch in objective.batches:
             for start in range(0, frozen.examples(batch), at_once):
                 piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
-                total += _squares(objective, piece)
-    return total / objective.count
+                roots = _roots(objective, piece, shape)
+                total += _squares(objective, piece, roots)
+    shape.refuse()
+    return total
 
 
-def _check_convex(objective: Objective) -> None:
-    """A square root of the loss's curvature exists where the loss is convex in the outputs."""
-    few, ends = objective.here(objective.few(SOME)), []
-    for one in frozen.singles(few) if frozen.divisible(few) else (few,):
-        with torch.no_grad():
-            outputs = objective.outputs(objective.params, one)
-        values = torch.linalg.eigvalsh(_output_curvature(objective, outputs, one))
-        ends.append((float(values[0]), float(values[-1])))
-    # over all examples: what is fitted to the last digit has rounding for curvature
-    if min(low for low, _ in ends) < -CONCAVE * max(high for _, high in ends):
-        raise SpiritlevelError(
-            "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
-            "semi-definite and has no least value over the orbit"
-        )
+@dataclass
+class _Curvature:
+    """The range of the loss's curvature in the outputs, over all the data."""
+
+    least: float = 0.0
+    largest: float = 0.0
+    usual: float | None = None  # where outputs are smaller: the size of what rounds
+
+    def see(self, values: Tensor, usual: Tensor | None = None) -> None:
+        if not bool(values.isfinite().all()):
+            raise SpiritlevelError("the loss has a second derivative that is not finite")
+        self.least = min(self.least, float(values.min()))
+        self.largest = max(self.largest, float(values.max()))
+        if usual is not None and len(usual):
+            self.usual = max(self.usual or 0.0, float(usual.max()))
+
+    def refuse(self) -> None:
+        rounding = max(CONCAVE * self.largest, 1e-12 * (self.usual or 0.0))
+        if self.least < -rounding:
+            raise SpiritlevelError(
+                "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
+                "semi-definite and has no least value over the orbit"
+            )
+        if self.usual is not None and self.largest <= 1e-12 * self.usual:
+            raise SpiritlevelError(
+                "the Gauss-Newton matrix of this loss is empty: the loss is linear in the outputs "
+                'where the data are; use the Hessian (operator="hessian")'
+            )
+
+
+def _roots(objective: Objective, batch: Batch, seen: _Curvature) -> Tensor:
+    """S of every example, (examples, outputs, columns)."""
+    loss = objective.loss
+    with torch.no_grad():
+        out = objective.outputs(objective.params, batch).detach()
+    if loss.strength is not None:
+        seen.see(loss.strength(out, batch))
+        return _by_example(objective, lambda z, one: root(loss, z, one), out, batch)
+    found = _by_example(objective, lambda z, one: matrix(loss, z, one), out, batch)
+    usual = _usual(objective, frozen.rows(batch, slice(0, 1)))
+    values, vectors = torch.linalg.eigh(found)
+    seen.see(values, usual)
+    return vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+
+
+def _usual(objective: Objective, one: Batch) -> Tensor:
+    """How large the loss's curvature is where outputs are smaller: what rounding is relative to."""
+    with torch.no_grad():
+        out = objective.outputs(objective.params, one).detach()
+    found = torch.stack([matrix(objective.loss, out / 4**i, one).abs().max() for i in range(4)])
+    return found[found.isfinite()]
+
+
+def _by_example(
+    objective: Objective,
+    function: Callable[[Tensor, Batch], Tensor],
+    out: Tensor,
+    batch: Batch,
+) -> Tensor:
+    """A function of outputs and targets for every example alone, by vmap where that can be."""
+
+    def one(z: Tensor, example: Batch) -> Tensor:
+        return function(z.unsqueeze(0), map_tensors(lambda t: t.unsqueeze(0), example))
+
+    singles = frozen.singles(batch)
+    if out.ndim and len(out) == len(singles):
+        try:
+            return vmap(one)(out, batch)
+        except (RuntimeError, ValueError):  # no batching rule
+            return torch.stack([function(z, s) for z, s in zip(out.split(1), singles, strict=True)])
+    with torch.no_grad():  # a table of tokens: outputs cannot be cut
+        alone = [objective.outputs(objective.params, single) for single in singles]
+    return torch.stack([function(z, s) for z, s in zip(alone, singles, strict=True)])
+
+
+def _sampled(objective: Objective) -> Tensor:
+    """E (sum_i J_i' S_i e_i)^2 with random signs e: one backward pass for each draw and batch."""
+    repeats = max(-(-DRAWS // len(objective.batches)), 2)
+    total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
+    for column in _random_columns(objective, repeats, seed=0):
+        total += column.double().square() / repeats
+    return total
+
+
+@set_apart()
+def sampled_traces(objective: Objective, weights: Tensor) -> Tensor:
+    """Independent unbiased estimates of sum_p w_p G_pp, (draws, rows of `weights`)."""
+    repeats, found = DRAWS, torch.zeros(DRAWS, len(weights), dtype=torch.float64)
+    for i, column in enumerate(_random_columns(objective, repeats, seed=1)):
+        squares = column.double().square() / objective.count
+        found[i % repeats] += (weights.double() @ squares).cpu()
+    return found
+
+
+def _random_columns(objective: Objective, repeats: int, seed: int) -> Iterator[Tensor]:
+    """sum_i J_i' S_i e_i over the examples of each batch, `repeats` times for each."""
+    draws = generator(seed)
+    with objective.smooth():
+        for batch in objective.batches:
+            here = objective.here(batch)
+            point = {k: v.clone().requires_grad_() for k, v in objective.params.items()}
+            out = objective.outputs(point, here)
+            for _ in range(repeats):
+                signs = rademacher(out.numel(), draws, out).view_as(out)
+                column = combined(objective.loss, out.detach(), here, signs)
+                pieces = torch.autograd.grad(
+                    out, list(point.values()), column, retain_graph=True, materialize_grads=True
+                )
+                yield torch.cat([piece.reshape(-1) for piece in pieces])
 
 
 class _Seen(TorchFunctionMode):
@@ -110,38 +239,19 @@ def _outputs(objective: Objective) -> int:
         return objective.outputs(objective.params, objective.few(1)).numel()
 
 
-def _squares(objective: Objective, batch: Batch) -> Tensor:
+def _squares(objective: Objective, batch: Batch, roots: Tensor) -> Tensor:
     """Summed over the examples of a batch and the columns of their S."""
     point = objective.params
 
-    def one(example: Batch) -> Tensor:
+    def one(example: Batch, columns: Tensor) -> Tensor:
         alone = map_tensors(lambda t: t.unsqueeze(0), example)
         found: Any = vjp(lambda params: objective.outputs(params, alone), point)
         outputs, pull = found
-        root = _root(objective, outputs, alone)
-        rows = vmap(lambda v: flatten(pull(v.reshape(outputs.shape))[0]))(root.mT)
-        return rows.square().sum(0)
+        rows = vmap(lambda v: flatten(pull(v.reshape(outputs.shape))[0]))(columns.mT)
+        return rows.double().square().sum(0)  # the squares of float32 underflow
 
     try:
-        return vmap(one)(batch).sum(0)
+        return vmap(one)(batch, roots).sum(0)
     except (RuntimeError, ValueError):  # no batching rule: one example after another
-        rows = range(frozen.examples(batch))
-        return torch.stack([one(map_tensors(lambda t, i=i: t[i], batch)) for i in rows]).sum(0)
-
-
-def _root(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
-    """S with S S' = grad_f^2 l, for a loss that is convex in the outputs."""
-    values, vectors = torch.linalg.eigh(_output_curvature(objective, outputs, example))
-    return vectors * values.clamp(min=0).sqrt()
-
-
-def _output_curvature(objective: Objective, outputs: Tensor, example: Batch) -> Tensor:
-    """grad_f^2 of the loss of one example, a square matrix over all its outputs."""
-    on_outputs = objective.loss.on_outputs
-    assert on_outputs is not None
-
-    def loss(z: Tensor) -> Tensor:
-        return on_outputs(z.reshape(outputs.shape), example)[0]
-
-    curvature = second_derivative(loss)(outputs.detach().reshape(-1))
-    return (curvature + curvature.mT) / 2
+        pairs = [(map_tensors(lambda t, i=i: t[i], batch), roots[i]) for i in range(len(roots))]
+        return torch.stack([one(*pair) for pair in pairs]).sum(0)

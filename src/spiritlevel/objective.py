@@ -448,6 +448,7 @@ class Objective:
             lambda batch: self.outputs(self._params, batch),
             self._loss.on_outputs,
             map(self.here, self._batches),
+            self.separable,
         )
         self.examples = sum(frozen.examples(batch) for batch in self._batches)
         premises.refuse_no_mean(found.total, found.count)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
+from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective
-from spiritlevel.scope import differentiable
 from spiritlevel.tensors import generator, map_tensors, rademacher
 
 
@@ -80,17 +80,12 @@ def curved_part(objective: Objective, share: float) -> Objective | None:
 
 def _output_curvature(objective: Objective, batch: Batch, number: int, probes: int = 4) -> Tensor:
     """u' grad_f^2 l_i u for every example i, summed over a few random signs u."""
-    on_outputs, draws = objective.loss.on_outputs, generator(number)
-    assert on_outputs is not None
+    draws = generator(number)
     with torch.no_grad():
         out = objective.outputs(objective.params, batch)
     out, batch = out.reshape(1) if out.ndim == 0 else out, objective.here(batch)
     scores = torch.zeros(len(out), device=out.device, dtype=out.dtype)
-    with differentiable():
-        z = out.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(on_outputs(z, batch)[0], z, create_graph=True)
-        for _ in range(probes if slope.requires_grad else 0):
-            u = rademacher(out.numel(), draws, out).view_as(out)
-            (bent,) = torch.autograd.grad(slope, z, grad_outputs=u, retain_graph=True)
-            scores += (u * bent).reshape(len(out), -1).sum(1)
+    for _ in range(probes):
+        u = rademacher(out.numel(), draws, out).view_as(out)
+        scores += (u * bend(objective.loss, out, u, batch)).reshape(len(out), -1).sum(1)
     return scores

@@ -140,8 +140,10 @@ def survey(
     outputs_of: Callable[[Batch], Tensor],
     on_outputs: Callable[[Tensor, Batch], Any] | None,
     batches: Iterable[Batch],
+    separable: bool,
 ) -> Survey:
-    before, adds, sums = random_states(), True, [0.0, 0.0]
+    """`separable` says whether it adds up as far as is known, and is worth a closer look."""
+    before, adds, sums = random_states(), separable, [0.0, 0.0]
     for number, batch in enumerate(batches):
         if on_outputs is None:
             total, count = total_of(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.func import grad, jacrev
 
 from spiritlevel.batches import Batch
 from spiritlevel.loss.base import Loss
@@ -68,6 +69,23 @@ def root(loss: Loss, out: Tensor, batch: Batch) -> Tensor:
     return _laid_out(columns.reshape(-1, classes, classes), out.shape, axis)
 
 
+def combined(loss: Loss, out: Tensor, batch: Batch, signs: Tensor) -> Tensor:
+    """S e for signs e in the shape of the outputs, without laying S out."""
+    assert loss.strength is not None
+    a = loss.strength(out, batch)
+    if loss.likelihood == "gaussian":
+        return a.sqrt() * signs
+    if loss.likelihood == "bernoulli":
+        return (a * out.sigmoid() * (-out).sigmoid()).sqrt() * signs
+    axis = loss.class_axis
+    p = out.softmax(axis)
+    top = torch.zeros_like(p, dtype=torch.bool).scatter(axis, out.argmax(axis, keepdim=True), True)
+    each = p.sqrt() * signs
+    rest, others = (torch.where(top, 0.0, t).sum(axis, keepdim=True) for t in (p, each))
+    mine = each * rest - p * others  # of the likeliest class, where 1 - p would cancel
+    return a.sqrt() * torch.where(top, mine, each - p * each.sum(axis, keepdim=True))
+
+
 def _laid_out(blocks: Tensor, shape: torch.Size, axis: int) -> Tensor:
     """(units, classes, columns) as one matrix over all outputs, in the order of the outputs."""
     units, classes, columns = blocks.shape
@@ -86,7 +104,8 @@ def matrix(loss: Loss, out: Tensor, batch: Batch) -> Tensor:
     flat = out.detach().reshape(-1)
 
     def of(z: Tensor, given: Batch) -> Tensor:
-        return torch.func.hessian(lambda z: on_outputs(z.reshape(out.shape), given)[0])(z)
+        # backward over backward: few losses know forward mode
+        return jacrev(grad(lambda z: on_outputs(z.reshape(out.shape), given)[0]))(z)
 
     try:
         found = of(flat.double(), raised(batch)).to(out)

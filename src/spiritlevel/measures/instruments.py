@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spiritlevel.compiled import CompileChoice
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import ggn_diagonal
+from spiritlevel.diagonals import GaussNewtonDiagonal, ggn_diagonal
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator
 from spiritlevel.orbit import OrbitMinimum, minimum
@@ -65,8 +65,8 @@ class Instruments:
         return symmetries(self.objective)
 
     @functools.cached_property
-    def diagonal(self) -> Tensor:
-        """That of the Gauss-Newton matrix, exactly."""
+    def diagonal(self) -> GaussNewtonDiagonal:
+        """That of the Gauss-Newton matrix."""
         if "diagonal" in self._shared:
             return self._shared["diagonal"]()
         return ggn_diagonal(self.objective)

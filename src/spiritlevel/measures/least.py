@@ -18,11 +18,12 @@ def orbit_trace(instruments: Instruments) -> Estimate:
 
 
 def _estimate(found: OrbitMinimum) -> Estimate:
-    """The distance to the lower bound is the error."""
-    assert found.lower_bound is not None
+    """The distance to the lower bound is the error, or that of the random draws."""
+    below = None if found.lower_bound is None else found.value - found.lower_bound
     return Estimate(
         found.value,
-        residual=found.value - found.lower_bound,
+        stderr=found.stderr,
+        residual=below,
         matvecs=found.products,
         seconds=found.seconds,
         status=found.status,

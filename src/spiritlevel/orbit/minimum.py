@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,7 +13,7 @@ from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import multilinear
+from spiritlevel.diagonals import GaussNewtonDiagonal, multilinear, sampled_traces
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Status, format_error, format_value
 from spiritlevel.objective import Objective, only_objectives
@@ -23,7 +24,8 @@ from spiritlevel.orbit.frobenius import least_frobenius
 from spiritlevel.orbit.problem import Kind, Problem, Solution, operator_of, problem_of
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import Eigenpairs, eigenpairs
-from spiritlevel.symmetry import Group
+from spiritlevel.spectral.probes import standard_error
+from spiritlevel.symmetry import Certificate, Group
 
 Norm = Literal["spectral", "trace", "frobenius"]
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known
@@ -38,7 +40,8 @@ class OrbitMinimum:
     and for the Gauss-Newton matrix. It is None for norms of the Hessian and for Frobenius norms,
     whose problem is convex but has only `balance`: the largest imbalance of a generator relative to
     the value, the distance of a subgradient from 0. `stderr` is that of a Frobenius norm from
-    random probes. `status` says whether the search came to rest.
+    random probes, or of a trace from random draws, which has no bound either. `status` says whether
+    the search came to rest, `certificate` that the point at the bottom is the same network.
 
     Where `divided_out` names one-sided rescalings (weights before a norm, layers of zeros), the
     infimum of the matrix itself is not attained. `value`, `before` and `lower_bound` are then those
@@ -59,6 +62,7 @@ class OrbitMinimum:
     dead: int
     divided_out: tuple[str, ...]
     status: Status
+    certificate: Certificate
     stderr: float | None = None
 
     def __str__(self) -> str:
@@ -87,7 +91,7 @@ def minimum(
     operator: Kind = "ggn",
     tol: float = 5e-3,
     seed: int = 0,
-    diagonal: Tensor | None = None,
+    diagonal: GaussNewtonDiagonal | None = None,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
@@ -104,10 +108,11 @@ def minimum(
         )
     only_objectives(objective)
     begin = time.perf_counter()
-    problem = problem_of(objective, group, diagonal)
+    problem = problem_of(objective, group, diagonal, operator)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
     found = solve(problem, operator, tol, seed)
     t = torch.from_numpy(found.t * problem.free)
+    twin = problem.group.apply(objective, t)
     return OrbitMinimum(
         norm=norm,
         operator=operator,
@@ -116,19 +121,23 @@ def minimum(
         lower_bound=found.lower_bound,
         balance=found.balance,
         log_scales=t,
-        objective=problem.group.apply(objective, t),
+        objective=twin,
         products=found.products,
         seconds=time.perf_counter() - begin,
         dead=problem.dead,
         divided_out=problem.divided_out,
         status=Status.CONVERGED if found.converged else Status.BUDGET,
+        certificate=problem.group.verify(objective, twin).require(),
         stderr=found.stderr,
     )
 
 
 @set_apart()
 def balanced(
-    objective: Objective, group: Group | None = None, *, diagonal: Tensor | None = None
+    objective: Objective,
+    group: Group | None = None,
+    *,
+    diagonal: GaussNewtonDiagonal | None = None,
 ) -> Objective:
     """The canonical representative of an orbit: the point where the trace is least.
 
@@ -137,14 +146,23 @@ def balanced(
     """
     only_objectives(objective)
     problem = problem_of(objective, group, diagonal)
-    return problem.group.apply(objective, torch.from_numpy(problem.start.t))
+    twin = problem.group.apply(objective, torch.from_numpy(problem.start.t))
+    problem.group.verify(objective, twin).require()
+    return twin
 
 
 def _trace(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
     products = 0.0
+    if problem.source == "rows":
+        raise SpiritlevelError(
+            "the trace of this Hessian is not known to be a sum of exponentials along the orbit: "
+            'the loss has no Gauss-Newton matrix; use norm="spectral"'
+        )
     if kind == "hessian":
         _check_diagonals(problem)
         products = float(SPOTS)
+    if problem.source == "sampled":
+        return _sampled_trace(problem, tol)
     found = problem.start
     return Solution(
         value=found.value,
@@ -154,6 +172,25 @@ def _trace(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
         t=found.t,
         products=products,
         converged=found.value <= found.lower_bound * (1 + tol),
+    )
+
+
+def _sampled_trace(problem: Problem, tol: float) -> Solution:
+    """The trace at the point where a sampled one is least, from new draws: no bound, an error."""
+    grid, t = problem.cells, problem.start.t
+    factors = grid.spread(np.exp(-2 * grid.log_scales(t)), problem.scale) * problem.scale**2
+    fresh = sampled_traces(problem.objective, torch.stack([factors, problem.scale**2]))
+    value, before = fresh.mean(0).tolist()
+    stderr = standard_error(fresh[:, 0])
+    return Solution(
+        value=value,
+        before=before,
+        lower_bound=None,
+        balance=problem.start.residual,
+        t=t,
+        products=float(len(fresh)),
+        converged=stderr <= max(tol, 0.05) * value,
+        stderr=stderr,
     )
 
 
@@ -186,6 +223,8 @@ def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
         found = least_norm(operator, problem.cells, problem.start.t, problem.free, tol, seed)
         bound = None
     before, cost = _norm_here(operator, seed)
+    if kind == "ggn":
+        _refuse_contradictions(problem, found, before)
     return Solution(
         value=found.value,
         before=before,
@@ -195,6 +234,29 @@ def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
         products=found.products + cost,
         converged=found.converged,
     )
+
+
+def _refuse_contradictions(problem: Problem, found: Found, before: float) -> None:
+    """A norm lies between the largest entry of the diagonal and the trace, a bound below both ends.
+
+    Products and diagonal come from different computations: if they contradict each other, rounding
+    has eaten one of them, and no bound may be printed.
+    """
+    slack = 0.02 if problem.source == "exact" else 1.0
+    weights = np.exp(-2 * problem.cells.log_scales(found.t))
+    d = problem.cells.spread(weights, problem.scale) * problem.scale**2
+    entries = problem.diagonal * d
+    least, most = float(entries.max()), float(entries.double().sum())
+    bound = found.lower_bound
+    fits = (1 - slack) * least <= (1 + slack) * found.value and found.value <= (1 + slack) * most
+    if problem.source == "sampled":
+        fits = found.value <= (1 + slack) * most
+    if not (fits and math.isfinite(found.value) and bound <= (1 + HERE) * min(before, found.value)):
+        raise SpiritlevelError(
+            f"the products contradict the diagonal (a norm of {found.value:.3g}, no less than "
+            f"{bound:.3g}; a diagonal up to {least:.3g}, a trace of {most:.3g}; {before:.3g} at "
+            f"the given point): rounding in {problem.objective.dtype}; try dtype=torch.float64"
+        )
 
 
 def _norm_here(operator: Operator, seed: int) -> tuple[float, float]:

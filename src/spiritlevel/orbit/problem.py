@@ -12,14 +12,18 @@ from scipy.sparse import csr_matrix, diags, hstack, identity
 from torch import Tensor
 
 from spiritlevel.curvature import ggn, hessian
-from spiritlevel.diagonals import ggn_diagonal
+from spiritlevel.diagonals import GaussNewtonDiagonal, ggn_diagonal
+from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator, scaled
 from spiritlevel.orbit.balance import Balance, balance
 from spiritlevel.orbit.cells import Array, Cells, cells
 from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.tensors import generator, rademacher
 
 Kind = Literal["hessian", "ggn"]
+Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
+ROW_PROBES = 8
 SETTLED = 1e-3  # relative gap of a balance that has found its minimum
 
 
@@ -45,7 +49,8 @@ class Problem:
     group: Group
     cells: Cells
     blocks: list[Array]
-    diagonal: Tensor  # of the Gauss-Newton matrix
+    diagonal: Tensor  # where curvature lies: that of the Gauss-Newton matrix, or like it
+    source: Source  # what the diagonal is
     masses: Array  # of the same, by cell, with what is one-sided divided out
     free: Array
     start: Balance
@@ -54,14 +59,19 @@ class Problem:
     divided_out: tuple[str, ...]
 
 
-def problem_of(objective: Objective, group: Group | None, diagonal: Tensor | None) -> Problem:
+def problem_of(
+    objective: Objective,
+    group: Group | None,
+    diagonal: GaussNewtonDiagonal | None,
+    kind: Kind = "ggn",
+) -> Problem:
     group = symmetries(objective) if group is None else group
+    diagonal, source = _where_it_curves(objective, diagonal, kind)
     grid = cells(group, objective.shapes)
     layers: dict[str, list[int]] = {}
     for index, generator in enumerate(group.generators):
         layers.setdefault(f"{generator.layer} {generator.kind}", []).append(index)
     blocks = [np.array(members) for members in layers.values()]
-    diagonal = ggn_diagonal(objective) if diagonal is None else diagonal
     found = balance(grid.exponents, grid.gather(diagonal), blocks)
     start, relative = found, np.zeros(len(grid.gather(diagonal)), dtype=bool)
     scale, held = torch.ones_like(objective.vector), grid
@@ -81,6 +91,7 @@ def problem_of(objective: Objective, group: Group | None, diagonal: Tensor | Non
         cells=held,
         blocks=blocks,
         diagonal=diagonal,
+        source=source,
         masses=masses,
         free=(~(start.dead | start.one_sided)).astype(float),
         start=start,
@@ -88,6 +99,31 @@ def problem_of(objective: Objective, group: Group | None, diagonal: Tensor | Non
         dead=int(found.dead.sum()),
         divided_out=tuple(group.generators[i].name for i in divided),
     )
+
+
+def _where_it_curves(
+    objective: Objective, diagonal: GaussNewtonDiagonal | None, kind: Kind
+) -> tuple[Tensor, Source]:
+    """Which parameters matter and how much: the start of a search, and what is dead.
+
+    The diagonal of the Gauss-Newton matrix; for the Hessian of a loss that has none, the norms of
+    its rows, from random signs: E (H z)_p^2 = sum_q H_pq^2.
+    """
+    if diagonal is None:
+        try:
+            diagonal = ggn_diagonal(objective)
+        except SpiritlevelError:
+            if kind == "ggn":
+                raise
+    if diagonal is not None:
+        return diagonal.values, "exact" if diagonal.exact else "sampled"
+    operator, draws = hessian(objective), generator(0)
+    squares = torch.zeros_like(objective.vector)
+    for _ in range(ROW_PROBES):
+        squares += (operator @ rademacher(objective.size, draws, squares)).square() / ROW_PROBES
+    if not bool(squares.isfinite().all()):
+        raise SpiritlevelError(f"the Hessian is not finite in {objective.dtype}: try float64")
+    return squares.double().sqrt(), "rows"
 
 
 def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:

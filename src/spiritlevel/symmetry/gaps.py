@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
+from spiritlevel.loss import Total
 from spiritlevel.objective import Objective
 from spiritlevel.premises import sample
 from spiritlevel.scope import without_tf32
@@ -129,9 +130,14 @@ def refuse_changed(objective: Objective, twin: Objective, admits_eps: bool) -> O
                 "this element changes the predictions: the group is not one of this network, or "
                 f"the element is beyond the range of {objective.dtype}"
             )
-    if not same(total[0], moved_total[0], tolerance):
+    if objective.loss.on_outputs is None and not _same_mean(total, moved_total, tolerance):
         raise SpiritlevelError(
             "this element changes the loss, though no prediction: the loss is no function of the "
             "predictions, and its symmetries could not be read off its code"
         )
     return twin
+
+
+def _same_mean(one: Total, other: Total, tolerance: float) -> bool:
+    a, b = (float(total) / float(count) for total, count in (one, other))
+    return abs(a - b) <= tolerance * (1e-3 + abs(a))
