@@ -55,6 +55,11 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
     convex in the outputs is seen on all the data.
     """
     loss = objective.loss
+    if not objective.separable and objective.mode == "train":
+        raise SpiritlevelError(
+            "in train mode the examples of a batch depend on each other (BatchNorm, dropout): the "
+            'Gauss-Newton matrix has no diagonal example by example; use mode="eval"'
+        )
     if not objective.separable or loss.on_outputs is None:
         raise SpiritlevelError(
             "the Gauss-Newton diagonal needs a loss that is a sum over examples, of outputs and "

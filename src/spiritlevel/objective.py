@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from spiritlevel import batches as frozen
+from spiritlevel import premises
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel import premises
 from spiritlevel.loss import Heads, Loss, Total, adapt, moved
 from spiritlevel.microbatch import affordable, cannot_cut, cut
 from spiritlevel.module import (

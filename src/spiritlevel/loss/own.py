@@ -48,7 +48,9 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
         several = [predictions(chosen(out, heads)) for out in caught]
         if len(several) == 1:
             return several[0], found
-        named = {f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()}
+        named = {
+            f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()
+        }
         return named, found
 
     return Loss(
@@ -89,7 +91,7 @@ def of_model(model: nn.Module, batches: list[Batch], heads: Heads | None) -> Los
 
 def _around(model: nn.Module) -> Iterator[Any]:
     """The model at its point and at random points around it, as functions of keywords."""
-    yield lambda **batch: model(**batch)
+    yield model
     draws = generator(0)
     for _ in range(AROUND):
         near = {
