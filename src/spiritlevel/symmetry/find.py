@@ -21,11 +21,11 @@ from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.dead import dead_biases
 from spiritlevel.symmetry.example import guessed
 from spiritlevel.symmetry.forms import WILD, Number, compact
-from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture, name_of
+from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
 from spiritlevel.symmetry.parameters import parameter_scales
 from spiritlevel.symmetry.rules import RULES
-from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
+from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk, arguments
 from spiritlevel.tensors import generator, leaves, map_tensors
 
 EXAMPLES = 2  # of the data go into the graph
@@ -167,14 +167,15 @@ def _propagate(
 
 
 def _statistics(graph: fx.Graph) -> set[fx.Node]:
-    """Running means and variances that a batch_norm in eval mode reads."""
-    return {
-        n
-        for node in graph.nodes
-        if name_of(node) in ("batch_norm", "instance_norm") and node.args[5] is False
-        for n in node.args[3:5]
-        if isinstance(n, fx.Node)
-    }
+    """Running means and variances that a norm in eval mode reads."""
+    found = set()
+    for node in graph.nodes:
+        given = arguments(node)
+        own = given.get("training", given.get("use_input_stats", False))
+        held = (given.get("running_mean"), given.get("running_var"))
+        if own is False:
+            found.update(n for n in held if isinstance(n, fx.Node))
+    return found
 
 
 def _constant(program: ExportedProgram, spec: Any) -> Tensor:

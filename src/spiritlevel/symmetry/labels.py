@@ -12,15 +12,8 @@ import torch
 from torch import Tensor, fx
 
 from spiritlevel.symmetry.forms import WILD, ZERO, constant_along
-from spiritlevel.symmetry.rules import (
-    RULES,
-    Rule,
-    converts,
-    dropped,
-    passes,
-    rectifies,
-    reduced_dims,
-)
+from spiritlevel.symmetry.reductions import dropped, reduced_dims
+from spiritlevel.symmetry.rules import RULES, Rule, converts, passes, rectifies
 from spiritlevel.symmetry.walk import Heads, Scales, Walk
 
 

@@ -93,6 +93,8 @@ def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scale
             normalized(walk, input, others if joins_examples else others[1:], eps, operation)
             return scaled_and_shifted(walk, weight, bias, 1)
         if walk.statistics == "fixed":
+            for value in (mean, var):  # parameters, for some
+                walk.block(value, f"fixed statistics of {operation}")
             walk.block(Scales((walk.tied(input, others),)), f"fixed statistics of {operation}")
             return scaled_and_shifted(walk, weight, bias, 1)
         return _with_statistics(walk, input, weight, bias, mean, var, eps)
@@ -102,6 +104,22 @@ def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scale
 
 batch_norm = channel_norm("batch_norm", joins_examples=True)
 instance_norm = channel_norm("instance_norm", joins_examples=False)
+
+
+def batch_norm_with_statistics(walk: Walk, *given: Any) -> tuple[Any, ...]:
+    """The same operation where graphs are made free of writing, in eval mode."""
+    *five, momentum, eps = given
+    return _and_more(walk, batch_norm(walk, *five, False, momentum, eps))
+
+
+def batch_norm_without_writes(walk: Walk, *given: Any) -> tuple[Any, ...]:
+    return _and_more(walk, batch_norm(walk, *given))
+
+
+def _and_more(walk: Walk, out: Scales) -> tuple[Any, ...]:
+    """With the statistics that the operation also returns; nothing reads them."""
+    assert walk.node is not None
+    return out, *(walk.still(v.shape) for v in walk.node.meta["val"][1:])
 
 
 def _with_statistics(

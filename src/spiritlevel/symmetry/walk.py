@@ -110,12 +110,9 @@ class Walk:
         return any(n.op == "placeholder" for n in self.node.all_input_nodes)
 
     def option(self, name: str) -> Any:
-        """An argument of the present operation by its name in the schema; None if not given."""
+        """An argument of the present operation by its name in the schema."""
         assert self.node is not None
-        target = self.node.target
-        assert isinstance(target, torch._ops.OpOverload)
-        names = [argument.name for argument in target._schema.arguments]
-        return {**dict(zip(names, self.node.args, strict=False)), **self.node.kwargs}.get(name)
+        return arguments(self.node).get(name)
 
     # Scales -----------------------------------------------------------------------------------
 
@@ -123,10 +120,19 @@ class Walk:
         """The scales of a value as one tensor of ids."""
         if isinstance(value, Scales):
             return self.system.merge(list(value.terms))
-        return lifted(value)
+        return self._lifted(value)
 
     def terms(self, value: Any) -> list[Tensor]:
-        return list(value.terms) if isinstance(value, Scales) else [lifted(value)]
+        return list(value.terms) if isinstance(value, Scales) else [self._lifted(value)]
+
+    def _lifted(self, value: Any) -> Tensor:
+        """The ids of a constant: zeros fit any factor, infinities any positive one."""
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value)
+        free = value == 0
+        if not self.signed and value.dtype != torch.bool:
+            free = free | value.isinf()
+        return squash(torch.where(free, WILD, ZERO))
 
     def made(self, ids: Tensor, shape: torch.Size | None = None) -> Scales:
         return Scales((ids.expand(self.shape if shape is None else shape),))
@@ -211,17 +217,21 @@ class Walk:
         return self.made(self.system.times(self.single(value), power))
 
 
+def schema(node: fx.Node) -> list[torch.Argument]:
+    """What an operation takes, in order; nothing for what is no operation of torch."""
+    target = node.target
+    return target._schema.arguments if isinstance(target, torch._ops.OpOverload) else []
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by name, with the defaults that a graph leaves out."""
+    given = dict(zip((a.name for a in schema(node)), node.args, strict=False)) | dict(node.kwargs)
+    return {a.name: given.get(a.name, a.default_value) for a in schema(node)}
+
+
 def module_of(node: fx.Node | None) -> str:
     stack = node.meta.get("nn_module_stack") if node is not None else None
     if not stack:
         return ""
     path = list(stack.values())[-1][0]
     return path.removeprefix("L['self'].").removeprefix("model.") if path != "model" else ""
-
-
-def lifted(value: Any) -> Tensor:
-    """The ids of a constant: zeros and infinities fit any scale, the rest never moves."""
-    if not isinstance(value, Tensor):
-        value = torch.tensor(value)
-    free = (value == 0) | value.isinf() if value.dtype != torch.bool else ~value
-    return squash(torch.where(free, WILD, ZERO))
