@@ -12,7 +12,6 @@ from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import multilinear
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Status, format_error, format_value
 from spiritlevel.objective import Objective, only_objectives
@@ -24,6 +23,7 @@ from spiritlevel.orbit.problem import Kind, Problem, Solution, operator_of, prob
 from spiritlevel.scope import set_apart
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.degree import multilinear
 
 Norm = Literal["spectral", "trace", "frobenius"]
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known

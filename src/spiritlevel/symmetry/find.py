@@ -78,7 +78,7 @@ def walked(
     """Export the model and walk along its graph; the scales of its parameters by name."""
     predictor, movable = predictor_of(model, example)
     program = capture(predictor)
-    names = _canonical(predictor.model)
+    names = canonical_names(predictor.model)
     scales = _propagate(walk, program, movable, names, rules)
     order = [n for n in names.values() if n in scales]
     return {n: scales[n] for n in dict.fromkeys(order)}
@@ -111,7 +111,7 @@ def _size_of_one(batch: Any) -> float:
     return sum(t.numel() for t in leaves(batch)) / max(frozen.examples(batch), 1)
 
 
-def _canonical(model: nn.Module) -> dict[str, str]:
+def canonical_names(model: nn.Module) -> dict[str, str]:
     """Every name of a parameter or buffer -> its first name; tied ones share it."""
     first: dict[int, str] = {}
     found = {}
