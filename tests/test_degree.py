@@ -162,13 +162,13 @@ BENT: dict[str, tuple[Forward, str, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", BENT)
 def test_networks_that_are_not(name: str) -> None:
     """Each really has other diagonals, and the reason names the operation and the parameters."""
-    forward, *expected = BENT[name]
+    forward, reason, operation, parameters = BENT[name]
     objective = regression(layers(forward), randn(6, 4))
     found = obstacle(objective)
     assert found is not None
-    assert [found.reason, found.operation, found.parameters] == expected
+    assert (found.reason, found.operation, found.parameters) == (reason, operation, parameters)
     assert error(objective) > 1e-6
-    assert expected[1] in str(found)
+    assert operation in str(found)
 
 
 def test_what_is_written_through_strides() -> None:

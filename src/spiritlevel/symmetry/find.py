@@ -294,10 +294,10 @@ def _settled(walk: Walk, value: Scales) -> tuple[Tensor, ...]:
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """One entry for each place."""
-    found: dict[tuple[str, str], set[str]] = {}
+    found: dict[Block, set[str]] = {}
     for block in blocks:
-        found.setdefault((block.operation, block.module), set()).update(block.parameters)
-    return tuple(Block(op, module, tuple(sorted(ps))) for (op, module), ps in found.items())
+        found.setdefault(replace(block, parameters=()), set()).update(block.parameters)
+    return tuple(replace(b, parameters=tuple(sorted(names))) for b, names in found.items())
 
 
 def _is_statistic(name: str) -> bool:

@@ -17,7 +17,7 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.scope import fixed_rng, without_fastpath
 from spiritlevel.symmetry.forms import squash
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS, Rule
-from spiritlevel.symmetry.walk import Scales, Walk, arguments, schema
+from spiritlevel.symmetry.walk import Reason, Scales, Walk, arguments, schema
 from spiritlevel.tensors import leaves, map_tensors
 
 Lookup = Callable[[fx.Node, str], Rule | None]
@@ -27,6 +27,12 @@ NOT_UNDERSTOOD = (
     ArithmeticError,
 )  # fmt: skip
 SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+BENDING = frozenset(
+    "tanh sigmoid logsigmoid gelu silu elu selu celu mish softplus softsign exp expm1 log log1p "
+    "logsumexp erf sin cos hardtanh hardsigmoid hardswish hardshrink softshrink tanhshrink clamp "
+    "clamp_min clamp_max threshold round floor ceil trunc rnn_tanh rnn_tanh_cell lstm gru "
+    "lstm_cell gru_cell".split()
+)  # operations that let no factor through, whatever rule there might be
 IN_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
@@ -251,8 +257,9 @@ class Interpreter:
         return {**given, bias: Scales((torch.where(gone, 0, ids),))}
 
     def _block(self, node: fx.Node, name: str, moving: list[Scales]) -> Any:
+        reason = Reason.BENDS if name in BENDING else Reason.NO_RULE
         for value in moving:
-            self.walk.block(value, name)
+            self.walk.block(value, name, reason)
         return map_values(lambda v: self.walk.still(v.shape), node.meta["val"])
 
 

@@ -9,14 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from spiritlevel.symmetry.products import add_bias
-from spiritlevel.symmetry.walk import Norm, Scales, Walk
+from spiritlevel.symmetry.walk import Norm, Reason, Scales, Walk
 
 
 def normalized(walk: Walk, input: Any, dims: list[int], eps: float, operation: str) -> None:
     """The elements that are normalized together share one scale, which eps allows or not."""
     scale = walk.tied(input, dims)
     if walk.signed or (walk.eps == "exact" and eps):
-        walk.block(Scales((scale,)), operation if walk.signed else f"eps of {operation}")
+        reason = Reason.BENDS if walk.signed else Reason.EPS
+        walk.block(Scales((scale,)), operation if walk.signed else f"eps of {operation}", reason)
         return
     walk.note("norm input", scale)
     if eps:
@@ -72,6 +73,20 @@ def group_norm(
     return scaled_and_shifted(walk, weight, bias, 1)
 
 
+def weight_norm(walk: Walk, v: Any, g: Any, dim: int) -> Scales:
+    """w = g v / ||v||, a norm for each index of `dim`, or one of all (-1).
+
+    v is seen up to a factor for each norm; the scale of w is that of g.
+    """
+    if walk.signed:
+        raise NotImplementedError
+    scale = walk.tied(v, [d for d in range(v.ndim) if dim < 0 or d != dim])
+    walk.note("norm input", walk.system.times(scale, 1))
+    gain = walk.single(g)
+    walk.note("gain", gain)
+    return walk.made(gain)
+
+
 def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scales]:
     """(x - mean) / sqrt(var + eps) * gain + bias, per channel of all examples or of each one."""
 
@@ -94,8 +109,9 @@ def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scale
             return scaled_and_shifted(walk, weight, bias, 1)
         if walk.statistics == "fixed":
             for value in (mean, var):  # parameters, for some
-                walk.block(value, f"fixed statistics of {operation}")
-            walk.block(Scales((walk.tied(input, others),)), f"fixed statistics of {operation}")
+                walk.block(value, f"fixed statistics of {operation}", Reason.STATISTICS)
+            scale = Scales((walk.tied(input, others),))
+            walk.block(scale, f"fixed statistics of {operation}", Reason.STATISTICS)
             return scaled_and_shifted(walk, weight, bias, 1)
         return _with_statistics(walk, input, weight, bias, mean, var, eps)
 
@@ -132,7 +148,7 @@ def _with_statistics(
     walk.note("norm input", scale)
     variance = walk.single(var)
     if walk.eps == "exact" and eps:
-        walk.block(Scales((variance,)), "eps of batch_norm")
+        walk.block(Scales((variance,)), "eps of batch_norm", Reason.EPS)
     elif eps:
         walk.norms.append(Norm(walk.module, "batch_norm", eps, variance))
     gain = walk.single(weight) if weight is not None else walk.still(scale.shape).terms[0]

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spiritlevel.symmetry import norms, products, reductions
+from spiritlevel.symmetry import norms, products, recurrent, reductions
 from spiritlevel.symmetry.forms import WILD, ZERO, squash
-from spiritlevel.symmetry.walk import TINY, Norm, Scales, Walk
+from spiritlevel.symmetry.walk import TINY, Norm, Reason, Scales, Walk
 
 Rule = Callable[..., Any]
 
@@ -58,7 +58,7 @@ def rectifies(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
 
 
 def prelu(walk: Walk, self: Any, weight: Any) -> Scales:
-    walk.block(weight, "prelu slope")
+    walk.block(weight, "prelu slope", Reason.BENDS)
     return rectifies(walk, self)
 
 
@@ -127,7 +127,7 @@ def add(walk: Walk, self: Any, other: Any, alpha: Any = 1) -> Scales:
 def _plus_eps(walk: Walk, value: Any, eps: float) -> Scales:
     ids = walk.single(value)
     if walk.eps == "exact":
-        walk.block(Scales((ids,)), "eps")
+        walk.block(Scales((ids,)), "eps", Reason.EPS)
         return walk.still(walk.shape)
     walk.norms.append(Norm(walk.module, "eps", eps, walk.system.times(ids, Fraction(1, 2))))
     return walk.made(ids)
@@ -163,21 +163,21 @@ def addcmul(walk: Walk, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1
 
 
 def lerp(walk: Walk, self: Any, end: Any, weight: Any) -> Scales:
-    walk.block(weight, "lerp weight")
+    walk.block(weight, "lerp weight", Reason.BENDS)
     return walk.made(walk.system.choose(walk.single(self), walk.single(end)))
 
 
 def glu(walk: Walk, self: Any, dim: int = -1) -> Scales:
     """a * sigmoid(b): the gate is blocked, the linear branch is free."""
     linear, gate = walk.single(self).chunk(2, dim)
-    walk.block(Scales((gate,)), "sigmoid")
+    walk.block(Scales((gate,)), "sigmoid", Reason.BENDS)
     walk.note("gate", linear)
     return walk.made(linear)
 
 
 def softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     walk.note("query-key", self)
-    walk.block(self, "softmax")
+    walk.block(self, "softmax", Reason.BENDS)
     return walk.still(walk.shape)
 
 
@@ -324,6 +324,9 @@ RULES: dict[str, Rule] = {
     "group_norm": norms.group_norm,
     "instance_norm": norms.instance_norm,
     "batch_norm": norms.batch_norm,
+    "_weight_norm": norms.weight_norm,
+    "rnn_relu": recurrent.rnn,
+    "rnn_relu_cell": recurrent.rnn_cell,
     "_native_batch_norm_legit_no_training": norms.batch_norm_with_statistics,
     "_native_batch_norm_legit_functional": norms.batch_norm_without_writes,
 }

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.scope import set_apart
+from spiritlevel.symmetry import recurrent
 from spiritlevel.symmetry.find import collected, walked
 from spiritlevel.symmetry.group import Group
 from spiritlevel.symmetry.rules import RULES, Rule, passes
@@ -85,6 +86,8 @@ def _rule(node: fx.Node, name: str) -> Rule | None:
         return passes
     if name == "hardtanh":
         return _clipped
+    if name in ("rnn_tanh", "rnn_tanh_cell"):
+        return recurrent.rnn if name == "rnn_tanh" else recurrent.rnn_cell
     return RULES[name] if name in LINEAR else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -42,6 +43,16 @@ class Scales:
         return self.terms[0].ndim
 
 
+class Reason(Enum):
+    """Why no factor passes an operation."""
+
+    BENDS = "is not proportional to what goes in"
+    CONSTANT = "meets a constant that cannot move along"
+    EPS = "has an eps that cannot move along"
+    STATISTICS = "has statistics that stay as they are"
+    NO_RULE = "has no rule, so what passes is held still"
+
+
 @dataclass(frozen=True)
 class Block:
     """An operation that some scales cannot pass."""
@@ -49,6 +60,7 @@ class Block:
     operation: str
     module: str
     parameters: tuple[str, ...]
+    reason: Reason = Reason.NO_RULE
 
     def __str__(self) -> str:
         return f"{self.operation}{f' in {self.module}' if self.module else ''}"
@@ -158,10 +170,12 @@ class Walk:
         dims with size 1. Rows of a matrix that is used for the first time get their names here.
         """
         system = self.system
-        system.fresh = self._fresh(values)
         full = list(torch.broadcast_shapes(*(t.shape for t in terms)))
         for dim in dims:
             full[dim] = 1
+        if any(bool((compact(t) == WILD).all()) for t in terms):  # sums of zeros
+            return torch.tensor(WILD).expand(full)
+        system.fresh = self._fresh(values)
         terms = [system.canonical(t) for t in terms]
         inner = [t for t in terms if not constant_along(t, dims)]
         outer = [compact(t) for t in terms if constant_along(t, dims)]
@@ -184,7 +198,7 @@ class Walk:
 
     # Events -----------------------------------------------------------------------------------
 
-    def block(self, value: Any, operation: str) -> None:
+    def block(self, value: Any, operation: str, reason: Reason = Reason.CONSTANT) -> None:
         """The operation lets no scale through."""
         if not isinstance(value, Scales):
             return
@@ -202,7 +216,7 @@ class Walk:
                 self.system.equate_all(some, some[:1])
             self.system.vanish(self.system.merge([some[:1] for some in ids]))
         if lost:
-            self.blocks.append(Block(operation, self.module, tuple(sorted(lost))))
+            self.blocks.append(Block(operation, self.module, tuple(sorted(lost)), reason))
 
     def _parameters(self, ids: Tensor) -> set[str]:
         forms = [self.system.reduced(n) for n in ids.tolist() if n != WILD]
