@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spiritlevel.audited import Audit, Infimum, Row
-from spiritlevel.diagonals import multilinear
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
@@ -26,6 +25,7 @@ from spiritlevel.progress import bar
 from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.sharpening import sharpen
 from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+from spiritlevel.symmetry.degree import multilinear
 from spiritlevel.version import __version__
 
 DEFAULT = (

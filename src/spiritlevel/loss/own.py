@@ -55,6 +55,7 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
 
     return Loss(
         total,
+        lambda model, batch: together(model, batch)[0],
         together,
         lambda model, batch: side_by_side(together(model, batch)[0]),
         joins_examples=True,
@@ -86,7 +87,7 @@ def of_model(model: nn.Module, batches: list[Batch], heads: Heads | None) -> Los
     def total(model: nn.Module, batch: Batch) -> Total:
         return _weighted(model(**batch), batch)
 
-    return Loss(total, together, plain.outputs, joins_examples=True)
+    return Loss(total, plain.returned, together, plain.outputs, joins_examples=True)
 
 
 def _around(model: nn.Module) -> Iterator[Any]:
@@ -186,6 +187,7 @@ def _from_logits(model: nn.Module, shifted: bool, heads: Heads | None) -> Loss:
 
     return Loss(
         total=lambda model, batch: on_outputs(outputs(model, batch), batch),
+        returned=lambda model, batch: _named(run(model, batch), heads),
         together=together,
         outputs=outputs,
         on_outputs=on_outputs,

@@ -71,6 +71,7 @@ def _plain(loss: Callable[..., Any], seen: Seen) -> Loss:
     parts = _Parts(loss, likelihood, units)
     return Loss(
         total=total,
+        returned=lambda model, batch: predictions(returned(model, batch)),
         together=together,
         outputs=outputs,
         on_outputs=on_outputs if seen.packing is not None else None,
