@@ -106,7 +106,7 @@ class Objective:
         self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self.notes = tuple(notes)
-        with kept_rng():
+        with kept_rng(), frozen.explained(self._batches):
             self._loss = moved(adapt(loss, self._model, self._batches), self.dtype, self.device)
             self._lay_out()
             self.separable = self._check_examples()
