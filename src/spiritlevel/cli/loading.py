@@ -34,7 +34,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
         refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
         return made
     if "weights" in given:
-        from spiritlevel.module import load_weights
+        from spiritlevel.checkpoints import load_weights
 
         load_weights(made, given["weights"])
     if "data" not in given:

@@ -94,8 +94,8 @@ def sharpen(
     Prints the certificate. Without --model it sharpens a small net trained on the 8x8 digits.
     """
     with one_line_errors() as console:
+        from spiritlevel.checkpoints import save_weights
         from spiritlevel.errors import SpiritlevelError
-        from spiritlevel.module import save_weights
         from spiritlevel.sharpening import sharpen as make
 
         if out is not None and out.suffix != ".safetensors":
