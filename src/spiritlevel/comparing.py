@@ -176,21 +176,32 @@ class Comparison:
 
 @set_apart()
 def compare(
-    objectives: Mapping[str, Objective], measures: Sequence[str] = COMPARED, *, seed: int = 0
+    objectives: Mapping[str, Objective],
+    measures: Sequence[str] = COMPARED,
+    *,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.05,
+    budget: int = 200,
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
     "sharper, and it survives": the least values over the two orbits (of the Gauss-Newton matrix)
     are in the same order, apart by more than their errors, or the measure is invariant. "sharper
     only in these coordinates": they are equal, or in the other order. "undecided": neither, or
-    nothing is known of what is left. Architectures may differ.
+    nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
+    of `measure`.
     """
     only_objectives(*objectives.values())
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
     begin = time.perf_counter()
-    work = _Work({n: Instruments(o, seed=seed) for n, o in objectives.items()}, [])
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(
+        {n: Instruments(o, **settings) for n, o in objectives.items()},
+        [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
+    )
     values, pairs = _compared(work, names)
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")

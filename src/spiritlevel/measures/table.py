@@ -13,6 +13,7 @@ from spiritlevel.console import RenderableType, Stack, Text, plain
 from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.plain import csv_text, written
 
 SCHEMA = 1
 
@@ -94,6 +95,16 @@ class Table:
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line per row, as CSV text, also written to `path` if one is given."""
+        head = "name value stderr residual status matvecs seconds shared"
+        rows = []
+        for row in self.rows:
+            e = row.estimate
+            numbers = [e.value, e.stderr, e.residual, e.status.value, e.matvecs, e.seconds]
+            rows.append([row.name, *numbers, row.shared])
+        return written(csv_text(head, rows), path)
 
     def to_html(self) -> str:
         """An HTML table for notebooks and reports."""
