@@ -78,7 +78,8 @@ def _contents(path: Path) -> Mapping[Any, Any]:
     except pickle.UnpicklingError:
         raise SpiritlevelError(
             f"{path} holds pickled code{_kinds_of_code(path)}, which is not run; save "
-            "model.state_dict() instead, best as safetensors. From a Lightning file that you trust: "
+            "model.state_dict() instead, best as safetensors. From a Lightning file that you "
+            "trust: "
             'torch.save(torch.load(path, weights_only=False)["state_dict"], "weights.pt")'
         ) from None
     except (EOFError, SafetensorError, RuntimeError) as error:

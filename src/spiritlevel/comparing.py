@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,6 +95,8 @@ class Pair:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "title": self.title,
+            "family": MEASURES[self.name].family,
             "sharper": self.sharper,
             "other": self.other,
             "values": [e.to_dict() for e in self.values],
@@ -172,6 +175,22 @@ class Comparison:
             for p in self.pairs
         ]
         return written(csv_text(head, rows), path)
+
+    def to_html(self) -> str:
+        """An HTML table for notebooks; `write_report` makes a page."""
+        head = "".join(f"<th>{escape(c)}</th>" for c in ("measure", *self.names, "verdict"))
+        body = ""
+        for name, found in self.values.items():
+            pairs = [pair for pair in self.pairs if pair.name == name]
+            cells = [pairs[0].title, *(str(found[n]) for n in self.names)]
+            verdicts = "<br>".join(escape(pair.text) for pair in pairs)
+            shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            body += f"<tr>{shown}<td>{verdicts}</td></tr>"
+        lines = "<br>".join(escape(line) for line in self._lines())
+        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
 
 @set_apart()

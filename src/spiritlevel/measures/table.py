@@ -107,16 +107,19 @@ class Table:
         return written(csv_text(head, rows), path)
 
     def to_html(self) -> str:
-        """An HTML table for notebooks and reports."""
-        head = "".join(
-            f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds")
-        )
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells()) + "</tr>"
-            for row in self.rows
-        )
-        lines = "<br>".join(html.escape(line) for line in (self.verdict, *self._footer_lines()))
-        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+        """An HTML table for notebooks; `write_report` makes a page."""
+        columns = ("measure", "value", "error", "products", "seconds")
+        head = "".join(f"<th>{column}</th>" for column in columns)
+        body = ""
+        for row in self.rows:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+            body += f"<tr>{cells}</tr>"
+            if not row.estimate.converged:
+                remark = html.escape(f"{row.estimate.status.value}: {row.estimate.remedy}")
+                body += f'<tr><td colspan="{len(columns)}"><em>{remark}</em></td></tr>'
+        lines = [line for line in (self.verdict, *self._footer_lines()) if line]
+        below = "<br>".join(html.escape(line) for line in lines)
+        return f"<table><tr>{head}</tr>{body}</table><p>{below}</p>"
 
     def _repr_html_(self) -> str:
         return self.to_html()
