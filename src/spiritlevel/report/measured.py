@@ -31,11 +31,7 @@ def _row(row: Mapping[str, Any]) -> Words:
         "name": row["name"],
         "title": title.strip(),
         "part": title != title.lstrip(),  # of the row above
-        "products": "shared"
-        if row["shared"]
-        else f"{row['matvecs']:.3g}"
-        if row["matvecs"]
-        else "",
+        "products": "shared" if row["shared"] else products,
         "seconds": "" if row["shared"] else f"{row['seconds']:.2f}",
     }
 
