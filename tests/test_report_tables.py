@@ -96,8 +96,8 @@ def test_a_table_without_curvature_says_less() -> None:
         ),
         (
             "orbit_trace",
-            "least trace on orbit 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 = the verdict on least trace "
-            "on orbit",
+            "least trace on orbit 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 = the verdict on least "
+            "trace on orbit",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def audit(
         options |= given(mode=mode, dtype=dtype, device=device)
         found = make(
             objective_from(model, options, seed),
-            names(only) or DEFAULT,
+            DEFAULT if only is None else names(only) or [],
             strength=strength,
             seed=seed,
             tol=tol,

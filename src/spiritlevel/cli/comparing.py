@@ -64,7 +64,7 @@ def compare(
         options = given(data=data, loss=loss, params=params, mode=mode, dtype=dtype, device=device)
         found = make(
             _objectives(checkpoints or [], model, options, seed),
-            names(only) or COMPARED,
+            COMPARED if only is None else names(only) or [],
             seed=seed,
             tol=tol,
             rtol=rtol,

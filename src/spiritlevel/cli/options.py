@@ -73,7 +73,7 @@ DtypeOption = Annotated[
 
 def names(only: str | None) -> list[str] | None:
     """The names in a list separated by commas."""
-    return [name.strip() for name in only.split(",") if name.strip()] if only else None
+    return None if only is None else [name.strip() for name in only.split(",") if name.strip()]
 
 
 def given(**options: Any) -> dict[str, Any]:
