@@ -77,9 +77,8 @@ def _contents(path: Path) -> Mapping[Any, Any]:
         raise SpiritlevelError(f"no file {path}") from None
     except pickle.UnpicklingError:
         raise SpiritlevelError(
-            f"{path} holds pickled code{_kinds_of_code(path)}, which is not run; save "
-            "model.state_dict() instead, best as safetensors. From a Lightning file that you "
-            "trust: "
+            f"{path} {_pickled(path)}; save model.state_dict() instead, best as safetensors. From "
+            "a Lightning file that you trust: "
             'torch.save(torch.load(path, weights_only=False)["state_dict"], "weights.pt")'
         ) from None
     except (EOFError, SafetensorError, RuntimeError) as error:
@@ -89,13 +88,15 @@ def _contents(path: Path) -> Mapping[Any, Any]:
     return held
 
 
-def _kinds_of_code(path: Path) -> str:
-    """The classes that would have to be built, such as those of Lightning's hyper_parameters."""
+def _pickled(path: Path) -> str:
+    """What stands in the way: classes to be built, such as those of hyper_parameters, or junk."""
     try:
         found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except (RuntimeError, ValueError, OSError, EOFError, pickle.UnpicklingError):  # no archive
-        return ""
-    return f" ({_some(found)})" if found else ""
+        found = []
+    if found:
+        return f"holds pickled code ({_some(found)}), which is not run"
+    return "cannot be read as a checkpoint without running pickled code"
 
 
 def _state_dicts(held: Mapping[Any, Any], where: str = "") -> Iterator[_Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +22,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     from spiritlevel.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    if str(given.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
-        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
+    _check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
         refuse(given, ("data", "weights", "loss", "params", "mode"), "needs --model")
@@ -53,6 +53,19 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     )
     objective.notes = (*notes, *objective.notes)
     return objective
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    from spiritlevel.errors import SpiritlevelError
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise SpiritlevelError(f"--device is {name!r}; give cpu, cuda, cuda:1 or mps") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
 
 
 def module_from(model: str, given: dict[str, Any]) -> tuple[Any, list[str]]:
@@ -107,6 +120,9 @@ def _find(where: str, option: str) -> Any:
     module_name, _, attribute = where.partition(":")
     if not attribute:
         raise SpiritlevelError(f"{option} is {where!r}; write it as package.module:name")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise SpiritlevelError(f"{option} is {where!r}, a file; write it as {dotted}:{attribute}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -126,5 +142,22 @@ def load(where: str, option: str) -> Any:
     import torch
 
     found = _find(where, option)
-    ready = isinstance(found, torch.nn.Module) or not callable(found)
-    return found if ready else found()
+    if isinstance(found, torch.nn.Module) or not callable(found):
+        return found
+    if needed := _needed(found):
+        from spiritlevel.errors import SpiritlevelError
+
+        raise SpiritlevelError(
+            f"{option}: {where} needs arguments ({', '.join(needed)}); name a function without any"
+        )
+    return found()
+
+
+def _needed(factory: Any) -> list[str]:
+    """The parameters without which a factory cannot be called."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # builtins without a signature
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
