@@ -87,7 +87,7 @@ def test_the_default_comparison() -> None:
         (["audit", "--model", "mine:net", "--data", "mine:wrong_shape"], "shapes"),
         (["audit", "--model", "mine:nan", "--data", "mine:data"], "the loss is nan"),
         (["audit", *MINE, "--weights", "none.safetensors"], "no file none.safetensors"),
-        (["audit", *MINE, "--weights", "whole.pt"], "pickled code, which is not run"),
+        (["audit", *MINE, "--weights", "whole.pt"], "which is not run; save model.state_dict()"),
         (["audit", *MINE, "--weights", "part.safetensors"], "does not fit the model"),
         (["audit", *MINE, "--weights", "shape.safetensors"], "does not fit the model"),
         (["audit", *MINE, "-o", "no/such/report.html"], "there is no folder no/such"),

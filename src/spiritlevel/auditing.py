@@ -47,7 +47,6 @@ SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
 # Relative, beside the errors: what the rounding of parameters and products may do to a value
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
 # What moved a million times needs no third digit
-HERE = {"tol": 1e-3, "rtol": 0.1, "budget": 200}
 ELSEWHERE = {"tol": 1e-2, "rtol": 0.3, "budget": 40, "least_probes": 8}
 
 
@@ -58,6 +57,9 @@ def audit(
     *,
     strength: float = 1.0,
     seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.1,
+    budget: int = 200,
     group: Group | None = None,
 ) -> Audit:
     """Measure a network at several points that compute the same function, and compare.
@@ -65,8 +67,9 @@ def audit(
     The points are the given one, the balanced one (least trace), the flattest one (least
     Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
     and one sharpened on purpose. That predictions stay is proved for each before anything is
-    measured. A measure that promises to be invariant and moves is a bug. Interrupted, it returns
-    the rows that are done.
+    measured. A measure that promises to be invariant and moves is a bug. `tol`, `rtol` and `budget`
+    are those of `measure`, at the given point; elsewhere the numbers are rougher. Interrupted, it
+    returns the rows that are done.
     """
     only_objectives(objective)
     names = checked(measures, single=True)
@@ -76,7 +79,8 @@ def audit(
     group = symmetries(objective) if group is None else group
     ends = [name for name in names if MEASURES[name].shares == "extremes"]
     both_ends = any(name != "hessian_spectral" for name in ends)
-    work = _Work(objective, group, seed, strength, both_ends)
+    here = {"tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
     work.find_points(names)
     found_points = time.perf_counter()
     rows, interrupted = _rows(work, names)
@@ -109,6 +113,7 @@ class _Work:
     seed: int
     strength: float
     both_ends: bool
+    accuracy: dict[str, Any]
     elements: dict[str, Tensor] = field(default_factory=dict)
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
@@ -122,7 +127,7 @@ class _Work:
     def find_points(self, names: list[str]) -> None:
         """Elements of the group, each with the proof that predictions stay."""
         base, group = self.objective, self.group
-        self.points["here"] = Instruments(base, **HERE, **self._settings)
+        self.points["here"] = Instruments(base, **self.accuracy, **self._settings)
         ways: dict[str, Callable[[], Tensor]] = {
             "moved": lambda: group.random(self.seed, self.strength),
             "sharpened": self._sharpened,
@@ -165,7 +170,8 @@ class _Work:
 
     def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:
         """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
-        found = Instruments(twin, **ELSEWHERE, **self._settings)
+        budget = min(ELSEWHERE["budget"], self.accuracy["budget"])
+        found = Instruments(twin, **{**ELSEWHERE, "budget": budget}, **self._settings)
         if certificate.verdict != "exact":  # then the law does not hold either
             return found
         scales = 1 / self.group.flat_factors(element, self.objective.shapes)

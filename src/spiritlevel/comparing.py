@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,6 +95,8 @@ class Pair:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "title": self.title,
+            "family": MEASURES[self.name].family,
             "sharper": self.sharper,
             "other": self.other,
             "values": [e.to_dict() for e in self.values],
@@ -173,24 +176,51 @@ class Comparison:
         ]
         return written(csv_text(head, rows), path)
 
+    def to_html(self) -> str:
+        """An HTML table for notebooks; `write_report` makes a page."""
+        head = "".join(f"<th>{escape(c)}</th>" for c in ("measure", *self.names, "verdict"))
+        body = ""
+        for name, found in self.values.items():
+            pairs = [pair for pair in self.pairs if pair.name == name]
+            cells = [pairs[0].title, *(str(found[n]) for n in self.names)]
+            verdicts = "<br>".join(escape(pair.text) for pair in pairs)
+            shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            body += f"<tr>{shown}<td>{verdicts}</td></tr>"
+        lines = "<br>".join(escape(line) for line in self._lines())
+        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
 
 @set_apart()
 def compare(
-    objectives: Mapping[str, Objective], measures: Sequence[str] = COMPARED, *, seed: int = 0
+    objectives: Mapping[str, Objective],
+    measures: Sequence[str] = COMPARED,
+    *,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.05,
+    budget: int = 200,
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
     "sharper, and it survives": the least values over the two orbits (of the Gauss-Newton matrix)
     are in the same order, apart by more than their errors, or the measure is invariant. "sharper
     only in these coordinates": they are equal, or in the other order. "undecided": neither, or
-    nothing is known of what is left. Architectures may differ.
+    nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
+    of `measure`.
     """
     only_objectives(*objectives.values())
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
     begin = time.perf_counter()
-    work = _Work({n: Instruments(o, seed=seed) for n, o in objectives.items()}, [])
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(
+        {n: Instruments(o, **settings) for n, o in objectives.items()},
+        [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
+    )
     values, pairs = _compared(work, names)
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")

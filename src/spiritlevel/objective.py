@@ -110,7 +110,7 @@ class Objective:
         self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self._writes_buffers = mode == "train"
-        with kept_rng():
+        with kept_rng(), frozen.explained(self._batches):
             with self._kept_buffers():
                 adapted = adapt(loss, self._model, self._batches, heads)
             self._loss = moved(adapted, self.dtype, self.device)

@@ -23,9 +23,9 @@ class Loss:
 
     `total(model, batch)` is (sum, count), `returned(model, batch)` every tensor of predictions that
     the model returns, by name; `together(model, batch)` is both, from one pass. Where the loss is a
-    function of outputs and targets, `outputs(model, batch)` is the one tensor that it is a function of (several
-    outputs side by side, logits before a final log_softmax) and `on_outputs(outputs, batch)` its
-    (sum, count).
+    function of outputs and targets, `outputs(model, batch)` is the one tensor that it is a function
+    of (several outputs side by side, logits before a final log_softmax) and
+    `on_outputs(outputs, batch)` its (sum, count).
 
     `likelihood` is the distribution that the outputs describe. `strength(outputs, batch)` is then
     the factor a of the loss's Hessian in the outputs: a (diag p - p p') for "softmax", a p (1 - p)

@@ -13,6 +13,7 @@ from spiritlevel.console import RenderableType, Stack, Text, plain
 from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.plain import csv_text, written
 
 SCHEMA = 1
 
@@ -95,17 +96,30 @@ class Table:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line per row, as CSV text, also written to `path` if one is given."""
+        head = "name value stderr residual status matvecs seconds shared"
+        rows = []
+        for row in self.rows:
+            e = row.estimate
+            numbers = [e.value, e.stderr, e.residual, e.status.value, e.matvecs, e.seconds]
+            rows.append([row.name, *numbers, row.shared])
+        return written(csv_text(head, rows), path)
+
     def to_html(self) -> str:
-        """An HTML table for notebooks and reports."""
-        head = "".join(
-            f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds")
-        )
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells()) + "</tr>"
-            for row in self.rows
-        )
-        lines = "<br>".join(html.escape(line) for line in (self.verdict, *self._footer_lines()))
-        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+        """An HTML table for notebooks; `write_report` makes a page."""
+        columns = ("measure", "value", "error", "products", "seconds")
+        head = "".join(f"<th>{column}</th>" for column in columns)
+        body = ""
+        for row in self.rows:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+            body += f"<tr>{cells}</tr>"
+            if not row.estimate.converged:
+                remark = html.escape(f"{row.estimate.status.value}: {row.estimate.remedy}")
+                body += f'<tr><td colspan="{len(columns)}"><em>{remark}</em></td></tr>'
+        lines = [line for line in (self.verdict, *self._footer_lines()) if line]
+        below = "<br>".join(html.escape(line) for line in lines)
+        return f"<table><tr>{head}</tr>{body}</table><p>{below}</p>"
 
     def _repr_html_(self) -> str:
         return self.to_html()

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.estimate import format_value
+from spiritlevel.report.numbers import estimate_words, read
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
@@ -98,7 +99,7 @@ def _row(row: Mapping[str, Any]) -> Words:
     return {
         "title": row["title"],
         "name": row["name"],
-        "here": _estimate(row["here"]),
+        "here": estimate_words(row["here"]),
         "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
         "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
         "kind": kind,
@@ -109,23 +110,9 @@ def _row(row: Mapping[str, Any]) -> Words:
     }
 
 
-def _estimate(data: Mapping[str, Any]) -> Words:
-    estimate = _read(data)
-    sign = "≥ " if estimate.status is Status.LOWER_BOUND else ""
-    return {
-        "value": sign + format_value(estimate.value, estimate.error),
-        "error": format_error(estimate.error) if estimate.error else "",
-        "remark": "" if estimate.converged else f"{estimate.status.value}: {estimate.remedy}",
-    }
-
-
 def _short(data: Mapping[str, Any]) -> str:
-    estimate = _read(data)
+    estimate = read(data)
     return format_value(estimate.value, max(estimate.error, FOUR_DIGITS * abs(estimate.value)))
-
-
-def _read(data: Mapping[str, Any]) -> Estimate:
-    return Estimate(**{**data, "status": Status(data["status"])})
 
 
 def _least(infimum: Mapping[str, Any]) -> Words:

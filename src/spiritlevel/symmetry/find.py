@@ -23,7 +23,7 @@ from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.dead import dead_biases
 from spiritlevel.symmetry.example import guessed
 from spiritlevel.symmetry.forms import WILD, Number, compact
-from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture
+from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture, name_of
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
 from spiritlevel.symmetry.parameters import parameter_scales
 from spiritlevel.symmetry.rules import RULES
