@@ -278,7 +278,8 @@ def _direction(objective: Objective, layers: Group) -> _Direction:
         raise SpiritlevelError(
             f"this model has no rescaling of a layer: the construction does not apply ({reasons})"
         )
-    return max(found, key=lambda d: d.growth)
+    # a bias that nothing sees can be scaled, but statistics that subtract it drown in its rounding
+    return max(found, key=lambda d: (layers.generators[d.index].kind != "dead", d.growth))
 
 
 def _element(layers: Group, direction: _Direction, log_scale: float) -> Tensor:

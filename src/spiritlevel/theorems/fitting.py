@@ -24,6 +24,7 @@ WIDTHS = (1, 2, 4, 8, 16, 40)  # of nets that try to be flatter
 CHALLENGE = 300  # steps
 DRAWN = 2  # steps of SGD, over all batches
 STEPS, LONG = 40, 150
+EACH = 0.05  # relative, of the factor of one step: 0.9 and 1.1 are far apart
 RATES = {"1.9 / λ": 1.9, "2.1 / λ": 2.1}
 CURVATURES = (0.2, 0.6, 1.0, 3.0)
 STEP = 1e-7  # of the size of the weights
@@ -307,7 +308,8 @@ def check_edge(
         numbers[f"SGD factor, batch {size}"] = ran
         error = max(error, abs(ran - law))
     numbers["error of the factor"] = error
-    right = all(abs(d / t - 1) < 0.1 for d, t in zip((slow, fast), theory, strict=True))
+    pairs = zip((slow, fast), theory, strict=True)
+    right = all(abs((found / law) ** (1 / STEPS) - 1) < EACH for found, law in pairs)
     holds = slow < 0.5 and fast > 2 and right and stays < 1 and leaves > stays and error < 1e-12
     holds = holds and numbers["SGD factor, batch 1"] > 1 > numbers["SGD factor, batch 2"]
     return Outcome(f"distance x {slow:.2g} below 2 / λ, x {fast:.3g} above", numbers, holds)

@@ -163,6 +163,8 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 def orbit_floor(setting: Setting) -> Witness:
     """The orbit's least eigenvalue with its lower bound, a sweep along one layer, neighbours."""
     objective, group = setting.objective, setting.group
+    if not objective.separable:
+        raise SpiritlevelError("the loss is no sum over examples: its diagonal is not known")
     diagonal = ggn_diagonal(objective)
     best = minimum(objective, group, norm="spectral", operator="ggn", diagonal=diagonal)
     if best.divided_out:

@@ -34,15 +34,26 @@ class Setting:
     def objective(self) -> Objective:
         return self.minima[0] if self.given is None else self.given
 
-    @functools.cached_property
+    @property
     def group(self) -> Group:
-        found = symmetries(self.objective)
+        """The rescalings of this network, or an error that says why there are none."""
+        if isinstance(self._found, SpiritlevelError):
+            raise self._found
+        return self._found
+
+    @functools.cached_property
+    def _found(self) -> Group | SpiritlevelError:
+        """Kept, whatever it is: many claims ask."""
+        try:
+            found = symmetries(self.objective)
+        except SpiritlevelError as error:
+            return error
         if not found.dim:
             reasons = ", ".join(dict.fromkeys(str(b) for b in found.blocks)) or "its graph"
-            raise SpiritlevelError(f"this network has no rescalings (blocked by {reasons})")
+            return SpiritlevelError(f"this network has no rescalings (blocked by {reasons})")
         twin = found.apply(self.objective, found.random(seed=0))
         if (gap := loss_gap(self.objective, twin)) > SAME:
-            raise SpiritlevelError(
+            return SpiritlevelError(
                 f"the loss moves by {gap:.1e} along the rescalings that leave the predictions: it "
                 "is no function of them alone, or is rounded to float32 inside"
             )
