@@ -124,7 +124,7 @@ def _net(way: Callable[[Net, Tensor], Any] = _residual) -> nn.Module:
     return _seeded(lambda: Net(way))
 
 
-def _sequential(**names: nn.Module) -> nn.Module:
+def _sequential() -> nn.Module:
     return _seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
 
 
@@ -140,7 +140,7 @@ def _standard() -> Objective:
 
 def _hooked() -> Objective:
     net = _sequential()
-    net.register_forward_hook(lambda module, given, out: 5 * out)
+    net.register_forward_hook(lambda module, given, out: 5 * out)  # type: ignore[arg-type,operator]
     return Objective(net, (X, Y), F.cross_entropy)
 
 

@@ -168,16 +168,10 @@ def infinite_volume(
         )
     exact = objective.to(torch.float64)
     layers = (symmetries(objective) if group is None else group).layerwise()
-    if layers.buffers:
-        raise SpiritlevelError(
-            f"this group moves {min(layers.buffers)!r}, which is no parameter, and so the loss as "
-            'a function of the parameters; find the group with statistics="fixed"'
-        )
     direction = _direction(exact, layers)
     radius, proved = _radius(exact, epsilon, direction.norm, seed)
     alpha = scale_factor(direction.norm, radius)
     volumes, totals = box_log_volumes(exact.size, radius, alpha, direction.growth, boxes)
-    seen = _look(exact, layers, direction, radius, boxes, corners, seed)
     found = InfiniteVolume(
         epsilon=epsilon,
         value=exact.value(),
@@ -191,20 +185,25 @@ def infinite_volume(
         log_volumes=volumes,
         log_totals=totals,
         attacked=worst_in_box(exact, radius, seed + 1),
-        **seen,
+        **_look(exact, layers, direction, radius, boxes, corners, seed),
     )
-    moved = max(found.path_gap, found.corner_gap)
-    if moved >= epsilon:
+    return _judged(found)
+
+
+def _judged(found: InfiniteVolume) -> InfiniteVolume:
+    """What was found, proved only if its premises were seen to hold; or why it is none."""
+    moved, met = max(found.path_gap, found.corner_gap), max(found.attacked, *found.corners)
+    if moved >= found.epsilon:
         raise SpiritlevelError(
             f"the loss moves by {moved:.3g} along {found.generator}: it is no function of the "
             "predictions alone, and the construction does not apply"
         )
-    if proved and not found.inside:
+    if found.proved and not found.inside:
         raise SpiritlevelError(
-            f"interval bounds put a box below {found.value + epsilon:.6g}, and a point of it has "
-            f"the loss {max(found.attacked, *found.corners):.6g}: please report this model"
+            f"interval bounds put a box below {found.value + found.epsilon:.6g}, and a point of "
+            f"it has the loss {met:.6g}: please report this model"
         )
-    return replace(found, proved=proved and found.symmetric)
+    return replace(found, proved=found.proved and found.symmetric)
 
 
 def _look(
@@ -262,6 +261,11 @@ def worst_in_box(
 
 def _direction(objective: Objective, layers: Group) -> _Direction:
     """The layer and the sign by which volumes grow most."""
+    if layers.buffers:
+        raise SpiritlevelError(
+            f"this group moves {min(layers.buffers)!r}, which is no parameter, and so the loss as "
+            'a function of the parameters; find the group with statistics="fixed"'
+        )
     matrix = torch.from_numpy(layers.matrix(objective.shapes).toarray())
     found = []
     for index in range(layers.dim):

@@ -39,9 +39,8 @@ def claims(
 ) -> Claims:
     """Build and check claims on an objective, or on the net of the digits; all of them if None.
 
-    A claim that does not apply to the given network says why and is not counted; one that is about
-    an example of its own is shown there, and says nothing about the network. Ctrl-C keeps those
-    that are done.
+    A claim that does not apply to the given network says why and is not counted; one about an
+    example of its own is shown there, and says nothing about the network. Ctrl-C keeps the rest.
     """
     if objective is not None:
         only_objectives(objective)

@@ -330,20 +330,28 @@ def check_edge(
         "from anywhere, 1.9 / λ": stays,
         "from anywhere, 2.1 / λ": leaves,
     }
-    error, a = 0.0, torch.tensor(curvatures, dtype=torch.float64)
-    for count, rate in batches.items():
-        ran = _mean_square(example, rate, count) ** (1 / DRAWN)
-        law = float((1 - rate * a.mean()) ** 2 + rate**2 * a.var(unbiased=False) / count)
-        numbers[f"SGD factor, batch {count}"] = ran
-        error = max(error, abs(ran - law))
-    numbers["error of the factor"] = error
+    sgd, error = _sgd(example, curvatures, batches)
     pairs = zip((slow, fast), theory, strict=True)
     carried = max(1.0, abs(1 - min(rates.values()) * lowest) ** LONG)
     right = all(abs((found / law) ** (1 / STEPS) - 1) < EACH for found, law in pairs)
     holds = slow < 0.5 and fast > 2 and right and error < 1e-12
     holds = holds and stays <= carried and leaves > stays
-    holds = holds and numbers["SGD factor, batch 1"] > 1 > numbers["SGD factor, batch 2"]
+    holds = holds and sgd["SGD factor, batch 1"] > 1 > sgd["SGD factor, batch 2"]
+    numbers |= {**sgd, "error of the factor": error}
     return Outcome(f"distance x {slow:.2g} below 2 / λ, x {fast:.3g} above", numbers, holds)
+
+
+def _sgd(
+    example: Objective, curvatures: tuple[float, ...], batches: dict[int, float]
+) -> tuple[dict[str, float], float]:
+    """The factor of E x^2 in a step of SGD, for each size of batches, and the error of the law."""
+    a, numbers, error = torch.tensor(curvatures, dtype=torch.float64), {}, 0.0
+    for count, rate in batches.items():
+        ran = _mean_square(example, rate, count) ** (1 / DRAWN)
+        law = float((1 - rate * a.mean()) ** 2 + rate**2 * a.var(unbiased=False) / count)
+        numbers[f"SGD factor, batch {count}"] = ran
+        error = max(error, abs(ran - law))
+    return numbers, error
 
 
 def draw_edge(
