@@ -205,7 +205,7 @@ def geometric_floor(diagonal: Tensor, exponents: csr_matrix) -> float:
     logs, rows = diagonal.cpu().double()[some].log().numpy(), exponents[some.numpy()]
     ones = csr_matrix([[1.0] * len(some)])
     sums = vstack([rows.T, ones]).tocsr()
-    right = [0.0] * (sums.get_shape()[0] - 1) + [1.0]
+    right = [0.0] * exponents.shape[1] + [1.0]  # type: ignore[index]
     found = linprog(-logs, A_eq=sums, b_eq=right, bounds=(0, None))
     return math.exp(-found.fun) if found.success else 0.0
 
