@@ -21,6 +21,7 @@ from torch.func import functional_call
 from cases import BY_NAME, small_net
 from spiritlevel import Objective, SpiritlevelError, hessian, sharpen
 from spiritlevel.inputs import Laws, affine
+from spiritlevel.operators import from_matrix
 from spiritlevel.reparam import Power
 from spiritlevel.theorems import CLAIMS, Setting, claims
 from spiritlevel.theorems import fitting as fitting_claims
@@ -280,10 +281,14 @@ def test_fails_when_a_part_is_broken(
 def test_the_floor_of_an_orbit_by_hand() -> None:
     """w1 and w2 scale against each other: sqrt(G11 G22), unless the third, which stays, is more."""
     exponents = csr_matrix([[1.0], [-1.0], [0.0]])
-    floor = scaling_claims.geometric_floor
-    assert floor(torch.tensor([4.0, 9.0, 1.0]), exponents) == pytest.approx(6.0)
-    assert floor(torch.tensor([4.0, 9.0, 7.0]), exponents) == pytest.approx(7.0)
-    assert floor(torch.tensor([4.0, 0.0, 0.0]), exponents) == 0.0
+
+    def floor(*entries: float) -> float:
+        matrix = torch.tensor(entries, dtype=torch.float64).diag()
+        return scaling_claims.geometric_floor(from_matrix(matrix), exponents)
+
+    assert floor(4.0, 9.0, 1.0) == pytest.approx(6.0)
+    assert floor(4.0, 9.0, 7.0) == pytest.approx(7.0)
+    assert floor(4.0, 0.0, 0.0) == 0.0
 
 
 def test_no_orbit_point_is_below_the_floor(witnesses: dict[str, Witness]) -> None:

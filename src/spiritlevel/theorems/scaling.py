@@ -13,12 +13,11 @@ from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
 from spiritlevel.curvature import ggn, hessian
-from spiritlevel.diagonals import ggn_diagonal
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.operators import Operator, scaled
 from spiritlevel.orbit import minimum
-from spiritlevel.spectral import eigenpairs
+from spiritlevel.spectral import diagonal, eigenpairs
 from spiritlevel.tensors import gaussian, generator
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness, within
@@ -27,7 +26,7 @@ from spiritlevel.theorems.setting import Setting, apart
 LAW = 1e-9  # relative, float64
 PROBES = 3
 NEAR = (0.02, 0.1, 0.3, 1.0)  # how far from the least point its neighbours are
-CANDIDATES = 20_000  # entries of a diagonal
+CANDIDATES, PROBED = 20_000, 64  # entries of a diagonal, and products for an estimate of it
 SWEEP = [10 ** (k / 3) for k in range(-6, 7)]
 TRIALS, SIZE, GENERATORS = 150, 8, 3
 NORMS = ("spectral", "Frobenius", "nuclear")
@@ -165,8 +164,7 @@ def orbit_floor(setting: Setting) -> Witness:
     objective, group = setting.objective, setting.group
     if not objective.separable:
         raise SpiritlevelError("the loss is no sum over examples: its diagonal is not known")
-    diagonal = ggn_diagonal(objective)
-    best = minimum(objective, group, norm="spectral", operator="ggn", diagonal=diagonal)
+    best = minimum(objective, group, norm="spectral", operator="ggn")
     if best.divided_out:
         raise SpiritlevelError(
             f"{len(best.divided_out)} rescalings have nothing to make up for: the least sharpness "
@@ -181,33 +179,43 @@ def orbit_floor(setting: Setting) -> Witness:
         ways.append(setting.factors(setting.layers, t).log())
     near = [best.log_scales + group.random(seed=i, scale=s) for i, s in enumerate(NEAR)]
     ways += [setting.factors(group, t).log() for t in (*near, best.log_scales)]
+    matrix = ggn(objective)
     return {
-        "matrix": ggn(objective),
+        "matrix": matrix,
         "log_factors": torch.stack(ways),
         "twin": group.apply(objective, best.log_scales),
         "lower_bound": best.lower_bound,
-        "floor": geometric_floor(diagonal, group.matrix(objective.shapes)),
+        "floor": geometric_floor(matrix, group.matrix(objective.shapes)),
         "before": best.before,
         "layer": setting.layers.generators[0].name,
     }
 
 
-def geometric_floor(diagonal: Tensor, exponents: csr_matrix) -> float:
+def geometric_floor(matrix: Operator, exponents: csr_matrix) -> float:
     """A number that no largest eigenvalue on the orbit is below, from the diagonal alone.
 
     For weights w >= 0 of sum 1 with B'w = 0, the top eigenvalue of D^-1 G D^-1 is at least
     sum_i w_i G_ii / d_i^2 >= prod_i (G_ii / d_i^2)^w_i = prod_i G_ii^w_i, whatever D = exp(B t).
-    The best w is a linear program over the largest entries.
+    An estimate of the diagonal chooses w, by a linear program; the entries it needs are exact.
     """
-    some = diagonal.cpu().double().topk(min(CANDIDATES, int((diagonal > 0).sum()))).indices
+    guess = diagonal(matrix, probes=PROBED).value.cpu().double()
+    some = guess.topk(min(CANDIDATES, int((guess > 0).sum()))).indices
     if not len(some):
         return 0.0
-    logs, rows = diagonal.cpu().double()[some].log().numpy(), exponents[some.numpy()]
     ones = csr_matrix([[1.0] * len(some)])
-    sums = vstack([rows.T, ones]).tocsr()
+    sums = vstack([exponents[some.numpy()].T, ones]).tocsr()
     right = [0.0] * exponents.shape[1] + [1.0]  # type: ignore[index]
-    found = linprog(-logs, A_eq=sums, b_eq=right, bounds=(0, None))
-    return math.exp(-found.fun) if found.success else 0.0
+    found = linprog(-guess[some].log().numpy(), A_eq=sums, b_eq=right, bounds=(0, None))
+    if not found.success:
+        return 0.0
+    floor = 0.0
+    for place, weight in zip(some.tolist(), found.x, strict=True):
+        if weight > 0:
+            unit = torch.zeros(matrix.size, dtype=torch.float64, device=matrix.device)
+            unit[place] = 1.0
+            entry = float((matrix @ unit)[place])
+            floor += weight * math.log(entry) if entry > 0 else -math.inf
+    return math.exp(floor)
 
 
 def _orbit_norms(matrix: Operator, log_factors: Tensor, tol: float = 1e-4) -> list[float]:
