@@ -129,31 +129,35 @@ def journey() -> dict[str, Any]:
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180"><path id="a" d="M0 0"/></svg>'
 
 
-def claim(name: str, shown: str, holds: bool | None, **more: Any) -> dict[str, Any]:
+def claim(name: str, shown: str, verdict: str, **more: Any) -> dict[str, Any]:
     numbers = {"relative error": 7.2e-16, "boxes": 60, "growth": 12039.4, "alpha": 2.0009861}
     return {
         "name": name,
         "title": name.replace("_", " "),
         "statement": f"What the {name} says.",
-        "source": "Dinh et al. 2017, 4.2",
+        "source": "Dinh et al. 2017, 5",
         "built": "a random twin",
-        "outcome": None if holds is None else {"shown": shown, "numbers": numbers, "holds": holds},
+        "about": "example" if verdict == "own example" else "network",
+        "outcome": {"shown": shown, "numbers": numbers, "holds": verdict != "fails"},
         "seconds": 0.5,
-        "skipped": shown if holds is None else "",
+        "skipped": "",
         "caption": "",
-        "holds": holds,
+        "verdict": verdict,
+        "holds": {"holds": True, "fails": False}.get(verdict),
         **more,
     }
 
 
 def claims() -> dict[str, Any]:
-    """One that holds, with a figure; one that does not; one that was not checked."""
+    """One that holds, with a figure; one that does not; an example; one that was not checked."""
+    skipped = {"outcome": None, "skipped": "does not apply: no minimum"}
     return {
-        "schema": 1,
+        "schema": 2,
         "claims": [
-            claim("hessian_law", "error 7e-16", True, caption="The law, drawn."),
-            claim("log_convexity", "least slack -0.2", False),
-            claim("radial_map", "builds its own problem", None),
+            claim("hessian_law", "error 7e-16", "holds", caption="The law, drawn."),
+            claim("log_convexity", "least slack -0.2", "fails"),
+            claim("radial_map", "Jacobian within 2e-09", "own example"),
+            claim("stability_edge", "", "not checked", **skipped),
         ],
         "holds": False,
         "network": "the net of the digits",
