@@ -45,8 +45,7 @@ def networks(kind: str, seed: int) -> nn.Sequential:
             nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2)
         ],
         "convolution": lambda: [
-            nn.Unflatten(1, (1, 4)), nn.Conv1d(1, width, 2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(3 * width, 2),
+            nn.Conv1d(1, width, 2), nn.ReLU(), nn.Flatten(), nn.Linear(3 * width, 2)
         ],
     }  # fmt: skip
     return nn.Sequential(*layers[kind]()).double()
@@ -62,6 +61,7 @@ def objective(kind: str, seed: int, steps: int, classes: bool) -> sl.Objective:
     x = torch.randn(24, 4, generator=draws, dtype=torch.float64)
     noise = torch.randn(24, 2, generator=draws, dtype=torch.float64)
     y = noise.argmax(1) if classes else x[:, :2].abs() + noise
+    x = x[:, None] if isinstance(net[0], nn.Conv1d) else x
     loss = F.cross_entropy if classes else F.mse_loss
     optimizer = torch.optim.Adam(net.parameters(), lr=0.03)
     for step in range(steps):
@@ -117,7 +117,7 @@ def exponents(net: Any) -> Array:
 def dense_hessian(objective: sl.Objective) -> Array:
     """By torch.func, in float64, of the plain mean loss."""
     net, shapes = objective.module, objective.shapes
-    (x, y), loss = objective.batches[0], F.cross_entropy
+    x, y = objective.batches[0]
     loss = F.cross_entropy if y.ndim == 1 else F.mse_loss
 
     def value(vector: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from torch import nn
 
 import pairs
 import spiritlevel as sl
@@ -59,8 +60,13 @@ def test_what_is_decided_is_so(index: int) -> None:
 
 
 def test_most_is_decided() -> None:
-    rows = [pair for index in INDICES for pair in compared(index)[1]]
+    """Traces of smooth units are no sums of exponentials: nothing is known of what is left."""
     for name in pairs.NORMS:
-        answers = [pair.answer for pair in rows if pair.name == name]
+        answers = []
+        for index in INDICES:
+            nets, rows = compared(index)
+            smooth = any(isinstance(m, nn.Tanh) for o in nets.values() for m in o.module.modules())
+            if not (smooth and name == "hessian_trace"):
+                answers += [pair.answer for pair in rows if pair.name == name]
         assert {"survives", "coordinates"} <= set(answers)
         assert answers.count("undecided") <= len(answers) / 4, name
