@@ -7,14 +7,15 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spoken import digits
 from spiritlevel.tensors import generator
 
 STEPS = 8  # products of the Krylov space in which the step is made
-LENGTHS = (1.0, 1 / 4, 1 / 16)  # of the step that are tried
-ROUNDING = 1e-6  # relative to the largest: less curvature is none
+DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)  # of the largest curvature: from Newton's step to a gradient's
 STILL = 0.01  # of the loss: what a step gains at most where a point is at rest
 SLIGHT, CLEAR = 1e-3, 0.05  # of the largest curvature: negative curvature that is none, and is some
 
@@ -33,8 +34,8 @@ class Standing(enum.Enum):
 class Rest:
     """What a Newton step over a Krylov space of the gradient gains, and the curvature seen.
 
-    `reached` is the least loss along the step -|H|^-1 g, `model` the gain g' |H|^-1 g / 2 that the
-    quadratic model promises. `lowest` and `highest` are Rayleigh quotients: the ends of the
+    `reached` is the least loss after a step -(|H| + d)^-1 g, for several d; `model` is the gain
+    g' (|H| + d)^-1 g / 2 that a quadratic promises, for the least d. `lowest` and `highest` are Rayleigh quotients: the ends of the
     spectrum lie no nearer to zero.
     """
 
@@ -112,13 +113,14 @@ def rest(instruments: Instruments) -> Rest | None:
         krylov.expand()
     values, coordinates, _ = krylov.ritz()
     parts = coordinates[0] * float(krylov.basis[0].double() @ gradient.double())
-    sizes = values.abs().clamp_min(max(ROUNDING * float(values.abs().max()), 1e-300))
-    step = krylov.lift((coordinates @ (-parts / sizes))[:, None])[:, 0]
-    tried = [objective.at(objective.vector + length * step).value() for length in LENGTHS]
+    norm = max(float(values.abs().max()), 1e-300)
+    sizes = [values.abs() + damping * norm for damping in DAMPINGS]
+    steps = krylov.lift(torch.stack([coordinates @ (-parts / size) for size in sizes], 1))
+    tried = [objective.at(objective.vector + step).value() for step in steps.unbind(1)]
     return Rest(
         loss=loss,
         reached=min([loss, *(value for value in tried if math.isfinite(value))]),
-        model=float((parts**2 / sizes).sum() / 2),
+        model=float((parts**2 / sizes[0]).sum() / 2),
         slope=slope,
         lowest=min(*seen, float(values[0])),
         highest=max(*seen, float(values[-1])),
