@@ -207,6 +207,7 @@ def test_a_value_below_a_bound_is_an_error_of_ours(monkeypatch: pytest.MonkeyPat
     assert not row.infimum.proved
     assert row.infimum.refuted in row.values
     twin = found.group.apply(objective, found.elements["balanced"])
+    assert row.infimum.lower_bound is not None
     assert float(sl.hessian(twin).dense().trace()) < row.infimum.lower_bound
     assert "below its proved bound" in str(found)
     assert "an error of spiritlevel's" in found.headline

@@ -15,7 +15,7 @@ from torch import nn
 import pairs
 import spiritlevel as sl
 from spiritlevel.bottoms import Bottoms, bracket
-from spiritlevel.comparing import Comparison
+from spiritlevel.comparing import Comparison, _sharpness
 from spiritlevel.default import digits
 from spiritlevel.estimate import Estimate
 from spiritlevel.measures.base import Measure
@@ -125,9 +125,8 @@ def shifted(scale: float, shift: float) -> sl.Objective:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)).double()
     x = torch.randn(40, 4).double()
     y = (model(x) + shift).detach()
-    with torch.no_grad():
-        model[2].weight.mul_(scale)
-    return sl.Objective(model, (x, y), F.mse_loss)
+    objective = sl.Objective(model, (x, y), F.mse_loss)
+    return objective.at({"2.weight": scale * objective.params["2.weight"]})
 
 
 def test_verdicts_about_the_hessian_come_from_it() -> None:
@@ -156,6 +155,15 @@ def test_verdicts_about_the_hessian_come_from_it() -> None:
         factor = 0.05**2 / 2 / (1 + nets[name].value())
         assert interval.low <= factor * least[name].high
         assert interval.high >= factor * least[name].low * (1 - 1e-9)
+
+
+def test_not_everything_that_is_larger_is_sharper() -> None:
+    """A larger smallest eigenvalue is a flatter saddle, a larger rank no sharpness."""
+    words = {name: _sharpness(measure) for name, measure in sl.MEASURES.items()}
+    assert {name for name, sharp in words.items() if not sharp} == {
+        "loss", "gradient_norm", "lambda_min", "layer_traces", "effective_rank", "fisher_rao",
+        "path_norm",
+    }  # fmt: skip
 
 
 def test_what_was_searched_for_has_no_known_bottom() -> None:

@@ -17,6 +17,7 @@ from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
 from spiritlevel.judging import ALIKE, SURE, differ
+from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
@@ -66,8 +67,7 @@ class Pair:
 
     @property
     def text(self) -> str:
-        # a loss or a norm of the weights is no sharpness
-        more = "larger" if MEASURES[self.name].family in ("loss", "norm") else "sharper"
+        more = "sharper" if _sharpness(MEASURES[self.name]) else "larger"
         order = ", to second order" if self.order == 2 and self.least is not None else ""
         return {
             "survives": f"{self.sharper} is {more}, and it survives{order}",
@@ -302,6 +302,12 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
         turned,
         answer,
     )
+
+
+def _sharpness(measure: Measure) -> bool:
+    """Whether more of a measure is sharper: a loss, a smallest eigenvalue, a rank are no sharpness."""
+    curved = measure.family == "curvature" and bool(measure.invariances)
+    return measure.bottom is not None or curved or measure.family in ("worst case", "noise")
 
 
 def _known_equal(high: Estimate, low: Estimate) -> bool:

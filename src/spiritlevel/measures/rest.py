@@ -35,8 +35,8 @@ class Rest:
     """What a Newton step over a Krylov space of the gradient gains, and the curvature seen.
 
     `reached` is the least loss after a step -(|H| + d)^-1 g, for several d; `model` is the gain
-    g' (|H| + d)^-1 g / 2 that a quadratic promises, for the least d. `lowest` and `highest` are Rayleigh quotients: the ends of the
-    spectrum lie no nearer to zero.
+    g' (|H| + d)^-1 g / 2 that a quadratic promises, for the least d. `lowest` and `highest` are
+    Rayleigh quotients: the spectrum reaches at least as far.
     """
 
     loss: float

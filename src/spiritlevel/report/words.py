@@ -73,7 +73,7 @@ def _keys(audit: Mapping[str, Any]) -> list[Words]:
 
 def _rest(rest: Mapping[str, Any] | None) -> Words | None:
     """Whether the point is a minimum, which every number of the page rests on."""
-    return rest and {"text": rest["text"], "calm": rest["standing"] in CALM}
+    return {"text": rest["text"], "calm": rest["standing"] in CALM} if rest else None
 
 
 def _as_trained(head: Mapping[str, Any]) -> Words:
