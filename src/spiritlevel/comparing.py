@@ -81,17 +81,16 @@ class Pair:
             return "undecided: what is left is unknown"
         return "undecided at this accuracy"
 
-    @property
-    def bottom(self) -> str:
-        """The least values of the two, and of which matrix, in words."""
-        if self.least is None or self.matrix is None:
-            return ""
-        shown = []
-        for interval, here in zip(self.least, self.values, strict=True):
+    def least_cells(self) -> dict[str, str]:
+        """The least value of each of the two, as text."""
+        cells = {}
+        for name, interval, here in zip(
+            (self.sharper, self.other), self.least or (), self.values, strict=False
+        ):
             # what is least is not shown above the value here, whose error may be larger
             value = interval.value if self.order else min(interval.value, here.value)
-            shown.append(f"{'≤ ' if not interval.low else ''}{digits(value)}")
-        return f"{' : '.join(shown)} of {SYMBOLS[self.matrix]}"
+            cells[name] = f"{'≤ ' if not interval.low else ''}{digits(value)}"
+        return cells
 
     @property
     def ratio(self) -> float:
@@ -142,7 +141,6 @@ class Comparison:
         table.add_column("measure", no_wrap=True)
         for name in self.names:
             table.add_column(Text(name), justify="right")
-        table.add_column("least", justify="right", no_wrap=True)
         table.add_column("verdict")
         colours = {"survives": "green", "coordinates": "red", "undecided": "yellow", "equal": ""}
         for name, found in self.values.items():
@@ -151,7 +149,12 @@ class Comparison:
             for i, pair in enumerate(rows):
                 text = Text(pair.text, style=colours[pair.answer])
                 shown = [MEASURES[name].title.strip(), *cells] if i == 0 else [""] * len(self.names)
-                table.add_row(*shown, *([""] if i else []), Text(pair.bottom), text)
+                table.add_row(*shown, *([""] if i else []), text)
+            least = {n: cell for pair in rows for n, cell in pair.least_cells().items()}
+            matrix = rows[0].matrix if rows else None
+            if least and matrix:
+                cells = [least.get(n, "") for n in self.names]
+                table.add_row(f"  least, of {SYMBOLS[matrix]}", *cells, "", style="dim")
         return Stack(table, Text(), *(Text(line) for line in self._lines()))
 
     def _lines(self) -> list[str]:
@@ -160,8 +163,8 @@ class Comparison:
         lines = []
         if any(pair.least for pair in self.pairs):
             lines.append(
-                "least: over all networks with the same predictions, the sharper one's first; H is "
-                "the Hessian, G the Gauss-Newton matrix. A difference survives where it is there."
+                "least: over all networks with the same predictions, which is what survives; H is "
+                "the Hessian, G the Gauss-Newton matrix."
             )
         if turned:
             names = ", ".join(dict.fromkeys(pair.title for pair in turned))
@@ -305,7 +308,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
 
 
 def _sharpness(measure: Measure) -> bool:
-    """Whether more of a measure is sharper: a loss, a smallest eigenvalue, a rank are no sharpness."""
+    """Whether more of it is sharper: not of a loss, a smallest eigenvalue, a rank."""
     curved = measure.family == "curvature" and bool(measure.invariances)
     return measure.bottom is not None or curved or measure.family in ("worst case", "noise")
 
