@@ -110,8 +110,11 @@ def test_the_matrix_of_a_least_value_is_said_and_other_numbers_are_not_called_le
     data = tables.comparison()
     data["pairs"][1]["matrix"] = "hessian"
     data["pairs"][2] |= {"matrix": "ggn", "order": 2}
+    data["pairs"][3] |= {"matrix": "ggn", "least": [[0.0, 3.0], [-1e-9, 2.0]]}
     assert "least 0.1532 to 0.1535 of the Hessian" in cells(compared(data), "hessian_spectral")
     assert "least" not in cells(compared(data), "hessian_trace")
+    assert "least ≤ 3.000 of the Gauss-Newton matrix" in cells(compared(data), "keskar")
+    assert "least ≤ 2.000 of the Gauss-Newton matrix" in cells(compared(data), "keskar")
 
 
 def answered(*answers: tuple[str, str]) -> str:

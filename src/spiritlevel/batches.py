@@ -188,12 +188,15 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor if plain else tensor.long()
 
 
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, Number) or (isinstance(leaf, Tensor) and leaf.ndim == 0)
+
+
 def _batched(batch: Batch) -> Batch:
     """A single example, known by a target without dimensions, as a batch of one."""
     if not _is_pair(batch) or next(leaves(batch[0]), None) is None:
         return batch
-    targets = _held(batch[1:])
-    if not all(isinstance(t, (Number, Tensor)) and np.ndim(t) == 0 for t in targets):
+    if not all(_is_number(target) for target in _held(batch[1:])):
         return batch
 
     def alone(leaf: Any) -> Any:

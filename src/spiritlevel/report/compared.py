@@ -100,9 +100,11 @@ def _row(pairs: Pairs, names: Sequence[str]) -> Words:
 
 def _least(interval: Sequence[float], matrix: str | None) -> str:
     """The least value on the orbit, as well as it is known."""
-    low, high = (format_value(max(end, 0.0), 1e-2 * abs(end)) for end in interval)
-    of = f" {MATRICES[matrix]}" if matrix else ""
-    return (f"least {low}" if low == high else f"least {low} to {high}") + of
+    low, high = (format_value(end, 1e-2 * abs(end)) for end in interval)
+    known = low if low == high else f"{low} to {high}"
+    if interval[0] <= 0:  # nothing is known from below
+        known = f"≤ {high}"
+    return f"least {known} {MATRICES[matrix]}" if matrix else f"least {known}"
 
 
 def _answer(pair: Mapping[str, Any]) -> Words:
