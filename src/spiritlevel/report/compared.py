@@ -87,9 +87,8 @@ def _row(pairs: Pairs, names: Sequence[str]) -> Words:
     for pair in pairs:
         for i, network in enumerate((pair["sharper"], pair["other"])):
             shown = values.setdefault(network, {**estimate_words(pair["values"][i]), "least": ""})
-            # to second order it is another number's least value
-            if pair["least"] and not pair.get("order"):
-                shown["least"] = _least(pair["least"][i], pair.get("matrix"))
+            if pair["least"]:
+                shown["least"] = _least(pair["least"][i], pair)
     return {
         "name": pairs[0]["name"],
         "title": pairs[0]["title"],
@@ -98,13 +97,14 @@ def _row(pairs: Pairs, names: Sequence[str]) -> Words:
     }
 
 
-def _least(interval: Sequence[float], matrix: str | None) -> str:
-    """The least value on the orbit, as well as it is known."""
+def _least(interval: Sequence[float], pair: Mapping[str, Any]) -> str:
+    """The least value on the orbit, as well as it is known, and of which matrix."""
     low, high = (format_value(end, 1e-2 * abs(end)) for end in interval)
     known = low if low == high else f"{low} to {high}"
     if interval[0] <= 0:  # nothing is known from below
         known = f"≤ {high}"
-    return f"least {known} {MATRICES[matrix]}" if matrix else f"least {known}"
+    matrix = f" {MATRICES[pair['matrix']]}" if pair.get("matrix") else ""
+    return f"least {known}{matrix}{', to second order' if pair.get('order') else ''}"
 
 
 def _answer(pair: Mapping[str, Any]) -> Words:
