@@ -47,9 +47,9 @@ def test_an_audit_of_a_users_net_writes_all_three_files(checkpoints: tuple[Path,
         *("--json", folder / "a.json", "--csv", folder / "a.csv"),
     )
     assert code == 0
-    assert "while no prediction did" in text
+    assert "rescalings are taken away" in text
     data = json.loads((folder / "a.json").read_text())
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     with (folder / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [row["name"] for row in data["rows"]]

@@ -13,6 +13,7 @@ from spiritlevel.console import RenderableType, Stack, Text, plain
 from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.measures.rest import Rest
 from spiritlevel.plain import csv_text, written
 
 SCHEMA = 1
@@ -43,11 +44,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The result of `measure`: rows, a verdict in words, and the provenance."""
+    """The result of `measure`: rows, whether the point is a minimum, and the provenance."""
 
     rows: tuple[Row, ...]
-    verdict: str
+    rest: Rest | None
     footer: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the point is a minimum, in words; empty if nothing was asked of curvature."""
+        return "" if self.rest is None else self.rest.text
 
     def __getitem__(self, name: str) -> Estimate:
         for row in self.rows:
@@ -87,7 +93,13 @@ class Table:
             {"name": r.name, "title": r.title, "shared": r.shared, **r.estimate.to_dict()}
             for r in self.rows
         ]
-        return {"schema": SCHEMA, "rows": rows, "verdict": self.verdict, "provenance": self.footer}
+        return {
+            "schema": SCHEMA,
+            "rows": rows,
+            "verdict": self.verdict,
+            "rest": None if self.rest is None else self.rest.to_dict(),
+            "provenance": self.footer,
+        }
 
     def to_json(self, path: str | Path | None = None) -> str:
         """JSON text, also written to `path` if one is given."""

@@ -9,18 +9,36 @@ from typing import Any
 
 from spiritlevel.estimate import format_value
 from spiritlevel.report.numbers import estimate_words, read
+from spiritlevel.spoken import digits, short_power, times
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
 FOUR_DIGITS, FIVE_DIGITS = 1e-2, 1e-3  # relative errors that format_value prints so
 # Colour is never alone: each kind of verdict has its own sign.
 SIGNS = {"stays": "✓", "moves": "≠", "still": "○", "broken": "✗"}
+KINDS = {
+    "invariant": "stays",
+    "promised": "stays",
+    "nearly invariant": "stays",
+    "too uncertain": "still",
+    "did not move": "still",
+    "moved": "moves",
+    "moved by units": "moves",
+    "changed sign": "moves",
+    "overflows": "moves",
+    "broke its promise": "broken",
+    "broke its promise for layers": "broken",
+    "below its bound": "broken",
+}
+MATRICES = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}
+CALM = ("close to a minimum", "flat")
 
 
 def audit_words(audit: Mapping[str, Any]) -> Words:
     """What the templates show of an audit, as texts."""
     return {
         "headline": audit["headline"],
+        "rest": _rest(audit["rest"]),
         "keys": _keys(audit),
         "families": _families(audit["rows"]),
         "points": list(dict.fromkeys(p for row in audit["rows"] for p in row["values"])),
@@ -47,35 +65,59 @@ def _keys(audit: Mapping[str, Any]) -> list[Words]:
                 "kind": "broken" if _certified(audit["certificates"]) == "refuted" else "stays",
             }
         )
-        keys.append(_furthest([row for row in audit["rows"] if row["moved"]]))
-    least = _least_of_all(audit["rows"])
-    return [*keys, least] if least else keys
+    if audit["head"]:
+        keys.append(_as_trained(audit["head"]))
+    proved = _proved(audit["rows"])
+    sharpened = _sharpened(audit["rows"])
+    return [*keys, *(key for key in (proved, sharpened) if key)]
 
 
-def _furthest(moved: Sequence[Mapping[str, Any]]) -> Words:
-    label = "Largest factor a measure moved"
-    if not moved:
-        return {"label": label, "number": "1", "note": "none moved here", "kind": "stays"}
-    row = max(moved, key=lambda row: row["factor"])
-    number = f"×\u2009{_factor(row['factor'])}"
-    return {"label": label, "number": number, "note": f"the {row['title']}", "kind": "moves"}
+def _rest(rest: Mapping[str, Any] | None) -> Words | None:
+    """Whether the point is a minimum, which every number of the page rests on."""
+    return {"text": rest["text"], "calm": rest["standing"] in CALM} if rest else None
 
 
-def _least_of_all(rows: Sequence[Mapping[str, Any]]) -> Words | None:
-    """The least spectral norm on the orbit, or else the first least value that is known."""
-    known = [row for row in rows if row["infimum"] is not None]
+def _as_trained(head: Mapping[str, Any]) -> Words:
+    return {
+        "label": f"{head['subject']}, as trained",
+        "number": digits(head["here"]),
+        "note": head["left"],
+        "kind": "moves",
+    }
+
+
+def _proved(rows: Sequence[Mapping[str, Any]]) -> Words | None:
+    """The last least value that is proved, with its matrix: norms come after traces."""
+    known = [row for row in rows if row["infimum"] and row["infimum"]["proved"]]
     if not known:
         return None
-    row = next((row for row in known if row["name"] == "orbit_spectral"), known[0])
+    row = next((row for row in reversed(known) if row["promised"]), known[0])
     least = _least(row["infimum"])
+    label = row["title"] if row["promised"] else f"least {row['title']}"
     bound = f": nothing on the orbit is below {least['bound']}" if least["bound"] else ""
-    sharpness = row["name"] == "orbit_spectral"
+    matrix = f"{least['matrix']}, " if least["matrix"] else ""
     return {
-        "label": "Sharpness that is left" if sharpness else f"Least {row['title']} on the orbit",
+        "label": f"{label[:1].upper()}{label[1:]}",
         "number": least["value"],
-        "note": f"{least['mark']}{bound}",
+        "note": f"{matrix}{least['mark']}{bound}",
         "kind": "least",
     }
+
+
+def _sharpened(rows: Sequence[Mapping[str, Any]]) -> Words | None:
+    """How far a measure was driven, which says what is possible and nothing of the network."""
+    driven = [
+        row
+        for row in rows
+        if row["outcome"] == "moved" and row["largest_at"] == "sharpened"
+        if math.isfinite(row["factor"])
+    ]
+    if not driven:
+        return None
+    row = max(driven, key=lambda row: row["factor"])
+    number = f"×\u2009{times(row['factor'])}"
+    note = f"the {row['title']}, at a point that was built to be sharp"
+    return {"label": "Sharpened on purpose", "number": number, "note": note, "kind": "still"}
 
 
 def _families(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Words]]]:
@@ -86,22 +128,15 @@ def _families(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Words]]
     return list(families.items())
 
 
-def _kind(row: Mapping[str, Any]) -> str:
-    if row["verdict"].endswith("a bug"):
-        return "broken"
-    if row["promised"]:
-        return "stays"
-    return "moves" if row["moved"] else "still"
-
-
 def _row(row: Mapping[str, Any]) -> Words:
-    kind = _kind(row)
+    kind = KINDS[row["outcome"]]
     return {
         "title": row["title"],
         "name": row["name"],
         "here": estimate_words(row["here"]),
         "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
         "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
+        "on_purpose": kind == "moves" and row["largest_at"] == "sharpened",
         "kind": kind,
         "sign": SIGNS[kind],
         # the certificate above the table says so for all rows
@@ -121,6 +156,7 @@ def _least(infimum: Mapping[str, Any]) -> Words:
         "value": _value(infimum["value"], FIVE_DIGITS),
         "bound": "" if bound is None else _rounded_down(bound),
         "proved": infimum["proved"],
+        "matrix": f"of the {MATRICES[infimum['matrix']]}" if infimum["matrix"] else "",
         "mark": "proved" if infimum["proved"] else "found",
     }
 
@@ -128,17 +164,13 @@ def _least(infimum: Mapping[str, Any]) -> Words:
 def _value(value: float, relative: float) -> str:
     if value == 0 or math.isinf(value):
         return "0" if value == 0 else "∞" if value > 0 else "-∞"
-    return format_value(value, relative * abs(value))
+    return short_power(format_value(value, relative * abs(value)))
 
 
 def _rounded_down(bound: float) -> str:
     """Five digits, never more than the bound: rounded up, it would be none."""
     context = decimal.Context(prec=5, rounding=decimal.ROUND_FLOOR)
-    return format(context.create_decimal(f"{bound!r}"), "g") if bound else "0"
-
-
-def _factor(factor: float) -> str:
-    return "∞" if factor == math.inf else f"{factor:.3g}"
+    return short_power(format(context.create_decimal(f"{bound!r}"), "g")) if bound else "0"
 
 
 def _change(change: float) -> str:
