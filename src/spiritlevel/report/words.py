@@ -77,10 +77,11 @@ def _rest(rest: Mapping[str, Any] | None) -> Words | None:
 
 
 def _as_trained(head: Mapping[str, Any]) -> Words:
+    least = digits(head["least"])
     return {
         "label": f"{head['subject']}, as trained",
         "number": digits(head["here"]),
-        "note": head["left"],
+        "note": ("" if head["proved"] else "at most ") + f"{least} with the rescalings taken away",
         "kind": "moves",
     }
 
@@ -135,7 +136,6 @@ def _row(row: Mapping[str, Any]) -> Words:
         "here": _estimate(row["here"]),
         "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
         "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
-        "on_purpose": kind == "moves" and row["largest_at"] == "sharpened",
         "kind": kind,
         "sign": SIGNS[kind],
         # the certificate above the table says so for all rows
