@@ -93,7 +93,8 @@ def audit() -> dict[str, Any]:
         "headline": "Two of five measures moved while no prediction changed.",
         "head": {
             "name": "hessian_spectral",
-            "subject": "Sharpness (spectral norm of the Hessian)",
+            "title": "spectral norm",
+            "matrix": "hessian",
             "here": 2.04829,
             "least": 1.36249,
             "proved": False,
