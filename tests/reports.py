@@ -93,9 +93,11 @@ def audit() -> dict[str, Any]:
         "headline": "Two of five measures moved while no prediction changed.",
         "head": {
             "name": "hessian_spectral",
-            "subject": "Sharpness (spectral norm of the Hessian)",
+            "title": "spectral norm",
+            "matrix": "hessian",
             "here": 2.04829,
-            "left": "1.36 when 48 rescalings are taken away: a third of it was coordinates",
+            "least": 1.36249,
+            "proved": False,
         },
         "rest": {"standing": "not at rest", "text": "Not at rest: a step lowers the loss."},
         "rows": rows,

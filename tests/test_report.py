@@ -34,12 +34,12 @@ def cells(source: str, name: str) -> str:
         (
             "hessian_spectral",
             "spectral norm 2.04829 ± 2.4e-06 1.3625 ■ proved, ≥ 1.3623, of the Hessian 3.103e6 "
-            "on purpose ≠ moved x 2.3e6 on purpose",
+            "≠ moved x 2.3e6 on purpose",
         ),
         (
             "hessian_frobenius",
             "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget 2.2904 □ found, of the "
-            "Hessian 4.309e6 on purpose ≠ moved x 2.3e6 on purpose",
+            "Hessian 4.309e6 ≠ moved x 2.3e6 on purpose",
         ),
         ("gradient_norm", "gradient norm 0.00641230 – – ○ did not move here"),
         ("fisher_rao", "Fisher-Rao norm 0.886000 – – ✗ declared invariant but moved: a bug"),
@@ -56,9 +56,8 @@ def test_the_verdict_comes_first_with_its_numbers() -> None:
         "Two of five measures moved while no prediction changed.",
         "! Not at rest: a step lowers the loss.",
         "Largest change of any prediction 7e-08 of the largest prediction, on 1,437 examples",
-        "Sharpness (spectral norm of the Hessian), as trained 2.05 1.36 when 48 rescalings are",
+        "Spectral norm of the Hessian, as trained 2.05 at most 1.36 with the rescalings taken away",
         "Least spectral norm 1.3625 of the Hessian, proved: nothing on the orbit is below 1.3623",
-        "Sharpened on purpose × 2.3e6 the spectral norm, at a point that was built to be sharp",
         "The measures",
         "Along the orbit",
         "The certificate",
@@ -89,8 +88,7 @@ def test_infinite_factors_and_zeros() -> None:
         "infimum": reports.infimum(0.0, 0.0),
     }
     seen = text(page(data))
-    assert "Sharpened on purpose × 1.9e6 the Frobenius norm" in seen
-    assert "∞ on purpose" in cells(page(data), "hessian_spectral")
+    assert "∞" in cells(page(data), "hessian_spectral")
     assert "Least spectral norm 0 of the Hessian, proved: nothing on the orbit is below 0" in seen
 
 
@@ -139,7 +137,7 @@ def test_without_a_journey_the_page_says_why_there_is_no_figure() -> None:
     assert "There is one point only" in seen
     assert "No rescaling of the parameters keeps the predictions." in seen
     assert 'id="stop"' not in source
-    assert "Sharpened on purpose" not in seen
+    assert "as trained" not in seen
 
 
 def test_an_interrupted_audit_and_its_notes_are_told() -> None:

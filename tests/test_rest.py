@@ -88,6 +88,20 @@ def test_a_negative_end_is_not_taken_for_the_top() -> None:
     assert "no direction" not in found.text
 
 
+def test_negative_curvature_across_the_slope_is_seen() -> None:
+    """The Krylov space of the gradient alone holds none of it, nor does the largest eigenvalue."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        w: Any = model.weight
+        return w[0].square().sum() - 0.3 * w[1].square().sum() + 1e-6 * w[0].sum() + 5
+
+    objective = sl.Objective(line(), (randn(30, 4), labels(30)), loss)
+    found = sl.audit(objective.at({"weight": torch.zeros(3, 4)}), ["hessian_spectral"]).rest
+    assert found is not None
+    assert found.lowest == pytest.approx(-0.6, rel=1e-6)
+    assert found.standing is Standing.SADDLE
+
+
 def test_no_step_of_a_training_run_is_called_a_minimum() -> None:
     """While the loss still falls by more than a tenth; oracle: the loss later in the run."""
     torch.manual_seed(0)

@@ -162,7 +162,7 @@ class Head:
 
     name: str
     title: str
-    matrix: Kind | None
+    matrix: Kind
     here: float
     least: float
     proved: bool
@@ -176,8 +176,7 @@ class Head:
     @property
     def subject(self) -> str:
         """With the name of its matrix."""
-        whose = f" of {MATRICES[self.matrix]}" if self.matrix else ""
-        return f"Sharpness ({self.title}{whose})"
+        return f"Sharpness ({self.title} of {MATRICES[self.matrix]})"
 
     @property
     def left(self) -> str:

@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.operators import Operator
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spoken import digits
-from spiritlevel.tensors import generator
+from spiritlevel.tensors import gaussian, generator
 
-STEPS = 8  # products of the Krylov space in which the step is made
+STEPS = 12  # products of the Krylov space in which the step is made
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)  # of the largest curvature: from Newton's step to a gradient's
 STILL = 0.01  # of the loss: what a step gains at most where a point is at rest
 SLIGHT, CLEAR = 1e-3, 0.05  # of the largest curvature: negative curvature that is none, and is some
@@ -105,18 +107,14 @@ def rest(instruments: Instruments) -> Rest | None:
     objective = instruments.objective
     loss, gradient = objective.value(), instruments.gradient
     slope = float(gradient.double().norm())
-    seen = [end.value for end in instruments.extremes.values]
-    if not slope > 0:
-        return Rest(loss, loss, 0.0, slope, min(seen), max(seen), 0)
-    krylov = Krylov(instruments.hessian, gradient, STEPS, generator(instruments.seed))
-    for _ in range(min(STEPS, objective.size)):
-        krylov.expand()
+    krylov = _around(instruments.hessian, gradient, slope, generator(instruments.seed))
     values, coordinates, _ = krylov.ritz()
-    parts = coordinates[0] * float(krylov.basis[0].double() @ gradient.double())
+    parts = coordinates[0] * float(krylov.basis[0].double() @ gradient.double())  # 0 without slope
     norm = max(float(values.abs().max()), 1e-300)
     sizes = [values.abs() + damping * norm for damping in DAMPINGS]
     steps = krylov.lift(torch.stack([coordinates @ (-parts / size) for size in sizes], 1))
     tried = [objective.at(objective.vector + step).value() for step in steps.unbind(1)]
+    seen = [end.value for end in instruments.extremes.values]
     return Rest(
         loss=loss,
         reached=min([loss, *(value for value in tried if math.isfinite(value))]),
@@ -126,6 +124,16 @@ def rest(instruments: Instruments) -> Rest | None:
         highest=max(*seen, float(values[-1])),
         products=krylov.products,
     )
+
+
+def _around(operator: Operator, gradient: Tensor, slope: float, draws: torch.Generator) -> Krylov:
+    """Of the gradient and a random vector: negative curvature may lie across the slope."""
+    random = gaussian(operator.size, draws, gradient)
+    start = torch.stack([gradient, random] if slope > 0 else [random], 1)[:, : operator.size]
+    krylov = Krylov(operator, start, STEPS, draws)
+    for _ in range(min(STEPS, operator.size)):
+        krylov.expand()
+    return krylov
 
 
 def _percent(part: float) -> str:

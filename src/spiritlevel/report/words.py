@@ -9,7 +9,7 @@ from typing import Any
 
 from spiritlevel.estimate import format_value
 from spiritlevel.report.numbers import estimate_words, read
-from spiritlevel.spoken import digits, short_power, times
+from spiritlevel.spoken import digits, short_power
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
@@ -51,7 +51,7 @@ def audit_words(audit: Mapping[str, Any]) -> Words:
 
 
 def _keys(audit: Mapping[str, Any]) -> list[Words]:
-    """The two or three numbers that the verdict rests on."""
+    """The numbers that the verdict rests on."""
     keys = []
     if audit["certificates"]:
         worst = _worst(audit["certificates"])
@@ -68,8 +68,7 @@ def _keys(audit: Mapping[str, Any]) -> list[Words]:
     if audit["head"]:
         keys.append(_as_trained(audit["head"]))
     proved = _proved(audit["rows"])
-    sharpened = _sharpened(audit["rows"])
-    return [*keys, *(key for key in (proved, sharpened) if key)]
+    return [*keys, proved] if proved else keys
 
 
 def _rest(rest: Mapping[str, Any] | None) -> Words | None:
@@ -78,10 +77,11 @@ def _rest(rest: Mapping[str, Any] | None) -> Words | None:
 
 
 def _as_trained(head: Mapping[str, Any]) -> Words:
+    least, title = digits(head["least"]), head["title"]
     return {
-        "label": f"{head['subject']}, as trained",
+        "label": f"{title[:1].upper()}{title[1:]} of the {MATRICES[head['matrix']]}, as trained",
         "number": digits(head["here"]),
-        "note": head["left"],
+        "note": ("" if head["proved"] else "at most ") + f"{least} with the rescalings taken away",
         "kind": "moves",
     }
 
@@ -104,22 +104,6 @@ def _proved(rows: Sequence[Mapping[str, Any]]) -> Words | None:
     }
 
 
-def _sharpened(rows: Sequence[Mapping[str, Any]]) -> Words | None:
-    """How far a measure was driven, which says what is possible and nothing of the network."""
-    driven = [
-        row
-        for row in rows
-        if row["outcome"] == "moved" and row["largest_at"] == "sharpened"
-        if math.isfinite(row["factor"])
-    ]
-    if not driven:
-        return None
-    row = max(driven, key=lambda row: row["factor"])
-    number = f"×\u2009{times(row['factor'])}"
-    note = f"the {row['title']}, at a point that was built to be sharp"
-    return {"label": "Sharpened on purpose", "number": number, "note": note, "kind": "still"}
-
-
 def _families(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Words]]]:
     """The rows by family, families in the order in which they first come."""
     families: dict[str, list[Words]] = {}
@@ -136,7 +120,6 @@ def _row(row: Mapping[str, Any]) -> Words:
         "here": estimate_words(row["here"]),
         "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
         "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
-        "on_purpose": kind == "moves" and row["largest_at"] == "sharpened",
         "kind": kind,
         "sign": SIGNS[kind],
         # the certificate above the table says so for all rows
