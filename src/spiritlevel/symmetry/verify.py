@@ -116,18 +116,20 @@ def _certified(
 ) -> Certificate:
     """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
     jitter = jitter or Jitter()
-    noisy = jitter.moved(one)
+    all_of_them = [one, other, *jitter.moved(one)]
     data = NOTHING
-    sums = torch.zeros(3, dtype=torch.float64)
+    sums = torch.zeros(len(all_of_them), dtype=torch.float64)
     for batch in one.batches:
-        found = [o.together(o.params, batch) for o in (one, other, noisy)]
-        data = data | compared(found[0][0], found[1][0], found[2][0], jitter)
-        sums += torch.stack([f[1][0].detach().double().cpu() for f in found])
-    here, there, near = (_predicted(o, random) for o in (one, other, noisy))
+        found = [o.together(o.params, batch) for o in all_of_them]
+        here, there, *near = (predictions for predictions, _ in found)
+        data = data | compared(here, there, near, jitter)
+        sums += torch.stack([total.detach().double().cpu() for _, (total, _) in found])
+    here, there, *near = (o.together(o.params, random)[0] for o in all_of_them)
     chance = compared(here, there, near, jitter)
-    base, value, noise = (sums / one.count).tolist()
+    base, value, *noises = (sums / one.count).tolist()
     # a sum over the data rounds too; a loss may be far smaller than its terms
-    slack = jitter.slack * abs(noise - base) + jitter.floor * (1 + abs(base))
+    noise = max(abs(n - base) for n in noises)
+    slack = jitter.slack * noise + jitter.floor * (1 + abs(base))
     same_loss = abs(value - base) <= slack or base == value
     both = data | chance
     return Certificate(
@@ -140,10 +142,6 @@ def _certified(
         loss=abs(value - base) / max(abs(base), 1e-300) if value != base else 0.0,
         reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
-
-
-def _predicted(objective: Objective, batch: Batch) -> dict[str, Tensor]:
-    return objective.together(objective.params, batch)[0]
 
 
 def _element(one: Objective, other: Objective, group: Group) -> Objective | None:
