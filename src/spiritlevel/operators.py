@@ -43,11 +43,21 @@ class Operator:
                 f"an operator of size {self.size} multiplies a vector ({self.size},) or a block "
                 f"({self.size}, k); got shape {tuple(vectors.shape)}"
             )
-        return self.matvec(vectors.to(dtype=self.dtype, device=self.device))
+        return self._finite(self.matvec(vectors.to(dtype=self.dtype, device=self.device)))
 
     def dense(self) -> Tensor:
         """The matrix itself; for tests and small problems."""
-        return self.matvec(torch.eye(self.size, dtype=self.dtype, device=self.device))
+        return self @ torch.eye(self.size, dtype=self.dtype, device=self.device)
+
+    def _finite(self, product: Tensor) -> Tensor:
+        """A product with NaN or inf would end as a number somewhere."""
+        if not bool(product.isfinite().all()):
+            raise SpiritlevelError(
+                f"a product with this {self.name} is not finite: a value overflows "
+                f"{str(self.dtype).removeprefix('torch.')}, or a derivative does not exist at this "
+                "point (sqrt or norm at 0, 0/0); use dtype=torch.float64 or mend the model or loss"
+            )
+        return product
 
 
 def from_matrix(matrix: Tensor) -> Operator:

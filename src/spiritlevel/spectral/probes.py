@@ -189,7 +189,7 @@ class _Tally:
     def draw(self) -> None:
         z = rademacher(self.operator.size, self.draws, self.image)
         z -= self.basis @ (self.basis.T @ z)
-        w = self.operator.matvec(z)
+        w = self.operator @ z
         self.split.append(self._by_block(z * w))
         self.squares.append(float(w.double().square().sum()))
 
@@ -291,7 +291,7 @@ def diagonal(
         for i in range(1, probes + 1):  # Welford: no row of samples is kept
             z = rademacher(operator.size, draws, image)
             z -= basis @ (basis.T @ z)
-            sample = (z * operator.matvec(z)).double()
+            sample = (z * (operator @ z)).double()
             step = sample - mean
             mean += step / i
             scatter += step * (sample - mean)
@@ -312,7 +312,7 @@ def _orthonormal(
     basis, mix = torch.linalg.qr(columns.to(dtype=operator.dtype, device=operator.device))
     if images is not None:  # A Q = A X R^-1
         return basis, torch.linalg.solve_triangular(mix, images.to(basis), upper=True, left=False)
-    return basis, operator.matvec(basis)
+    return basis, operator @ basis
 
 
 def _sketch(operator: Operator, k: int, draws: torch.Generator) -> tuple[Tensor, int]:
@@ -321,7 +321,7 @@ def _sketch(operator: Operator, k: int, draws: torch.Generator) -> tuple[Tensor,
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
     if k == 0:
         return like.new_zeros(operator.size, 0), 0
-    return operator.matvec(gaussian((operator.size, k), draws, like)), k
+    return operator @ gaussian((operator.size, k), draws, like), k
 
 
 def _with_cost(estimate: Estimate, extra: float) -> Estimate:
