@@ -10,7 +10,7 @@ from torch import Tensor
 from spiritlevel.operators import Operator
 from spiritlevel.tensors import gaussian
 
-ROUNDING = 10  # in units of the last place: what products and sums err by, relative to the norm
+ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
 UNDERFLOW = 1e-140
 
 
@@ -71,8 +71,8 @@ class Krylov:
 
     @property
     def rounding(self) -> float:
-        """Of products in the precision of the operator, relative."""
-        return ROUNDING * torch.finfo(self.operator.dtype).eps
+        """What the precision of the operator costs after so many products, relative to the norm."""
+        return ROUNDING * torch.finfo(self.operator.dtype).eps * max(self.products, 1) ** 0.5
 
     def expand(self) -> None:
         """One product; its part outside the basis, if any, becomes the next vector."""
@@ -87,7 +87,7 @@ class Krylov:
         if known == self.operator.size:
             self.pending -= 1
             return
-        noise = self.rounding * self.norm
+        noise = ROUNDING * torch.finfo(w.dtype).eps * self.norm
         if rest <= noise:  # an invariant subspace, to rounding: noise opens it to all the others
             fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), known)
             w = w + (noise or 1.0) / length(fresh) * fresh

@@ -18,6 +18,7 @@ from spiritlevel.spectral.request import RelativeTo, Request, Which
 from spiritlevel.tensors import gaussian, generator
 
 LEADING = 6
+LOOKS = 20  # a look after every product would cost more than a product that is too many
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def _start(
 
 def _iterate(krylov: Krylov, request: Request, budget: int) -> Status:
     """Expand until the wanted eigenvalues are known to their tolerance."""
+    look = 0
     with bar(budget, f"{request.which} eigenvalues") as progress:
         try:
             while krylov.products < budget:
@@ -134,14 +136,18 @@ def _iterate(krylov: Krylov, request: Request, budget: int) -> Status:
                 progress.update()
                 if krylov.complete:
                     return Status.CONVERGED
-                if krylov.length <= request.count:
+                seen = krylov.length > request.count
+                if not (seen and (krylov.full or krylov.products >= look)):
                     continue
                 ritz = krylov.ritz()
-                tolerances = request.tolerances(ritz.values, krylov.rounding)
-                if all(known(krylov, ends, ritz, tolerances) for ends in request.ends(ritz.values)):
-                    return Status.CONVERGED
-                worst = float(ritz.residuals[request.select(ritz.values)].max())
-                progress.set_postfix_str(f"residual {worst:.1e}")
+                if krylov.products >= look:
+                    look = krylov.products + 1 + krylov.products // LOOKS
+                    tolerances = request.tolerances(ritz.values, krylov.rounding)
+                    ends = request.ends(ritz.values)
+                    if all(known(krylov, group, ritz, tolerances) for group in ends):
+                        return Status.CONVERGED
+                    worst = float(ritz.residuals[request.select(ritz.values)].max())
+                    progress.set_postfix_str(f"residual {worst:.1e}")
                 if krylov.full and krylov.products < budget:
                     kept = request.keep(ritz.values, krylov.capacity)
                     krylov.restart(ritz.coordinates[:, kept])
