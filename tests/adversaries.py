@@ -63,8 +63,9 @@ def repeated(n: int, draws: torch.Generator) -> Tensor:
 def both_signs(n: int, draws: torch.Generator) -> Tensor:
     """Ends that are alike in size but for 1e-4 to 0.3 of it."""
     values = bulk(n, draws) - 0.5
-    values[0], values[1] = 1.0, -1.0 - (2 * (uniform(draws) > 0.5) - 1) * logarithmic(
-        draws, -4, -0.5
+    values[0], values[1] = (
+        1.0,
+        -1.0 - (2 * (uniform(draws) > 0.5) - 1) * logarithmic(draws, -4, -0.5),
     )
     return values
 
@@ -74,6 +75,14 @@ def near_zero_end(n: int, draws: torch.Generator) -> Tensor:
     values = 10 ** (-6 * bulk(n, draws))
     values[:8] = torch.arange(1, 9, dtype=torch.float64) * 3
     values -= logarithmic(draws, -5, -1) * (uniform(draws) > 0.5)
+    return values
+
+
+def like_a_network(n: int, draws: torch.Generator) -> Tensor:
+    """Outliers, a heap at zero, and a few eigenvalues a little below it."""
+    values = 1e-3 * torch.randn(n, generator=draws, dtype=torch.float64)
+    values[:8] = torch.arange(1, 9, dtype=torch.float64) * 3
+    values[8:20] = -0.04 * bulk(12, draws)
     return values
 
 
@@ -121,6 +130,7 @@ SPECTRA: tuple[Spectrum, ...] = (
     repeated,
     both_signs,
     near_zero_end,
+    like_a_network,
     small_negative_outlier,
     huge_range,
     semicircle,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
 
+SKEW = 0.05  # relative to the norm: more than any rounding
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -63,12 +65,27 @@ class Operator:
 def from_matrix(matrix: Tensor) -> Operator:
     """A dense symmetric matrix as an Operator."""
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
-    if not (square and torch.allclose(matrix, matrix.T)):
+    if not (square and matrix.is_floating_point() and _symmetric(matrix)):
         raise SpiritlevelError(
-            f"from_matrix needs a symmetric square matrix; got shape {tuple(matrix.shape)}. "
-            "Symmetrize it first: (A + A.T) / 2"
+            f"from_matrix needs a symmetric square matrix of finite floats; got shape "
+            f"{tuple(matrix.shape)}, {matrix.dtype}. Symmetrize it first: (A + A.T) / 2"
         )
     return Operator(matrix.shape[0], matrix.dtype, matrix.device, lambda v: matrix @ v)
+
+
+def _symmetric(matrix: Tensor) -> bool:
+    """To rounding, relative to the largest entry: whatever the unit of the matrix is."""
+    largest = matrix.abs().max()
+    rounding = 1000 * torch.finfo(matrix.dtype).eps
+    return bool(largest.isfinite()) and bool((matrix - matrix.T).abs().max() <= rounding * largest)
+
+
+def not_symmetric(operator: Operator, skewness: float) -> SpiritlevelError:
+    """For whoever sees from products that u'Av is not v'Au."""
+    return SpiritlevelError(
+        f"this {operator.name} is not symmetric: u'Av and v'Au differ by {skewness:.0e} of its "
+        "norm; give the products of a symmetric matrix, (A + A') / 2"
+    )
 
 
 def scaled(operator: Operator, diagonal: Tensor) -> Operator:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spiritlevel.operators import Operator
+from spiritlevel.operators import SKEW, Operator, not_symmetric
 from spiritlevel.tensors import gaussian
 
 ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
@@ -98,6 +98,9 @@ class Krylov:
     def ritz(self) -> Ritz:
         m = self.length
         square = self.coefficients[:m, :m]
+        skewness = float((square - square.T).norm()) / (float(square.norm()) or 1.0)
+        if skewness > SKEW:
+            raise not_symmetric(self.operator, skewness)
         values, vectors = torch.linalg.eigh((square + square.T) / 2)
         image = self.coefficients[: m + self.pending, :m] @ vectors
         image[:m] -= vectors * values
