@@ -117,14 +117,17 @@ def _certified(
     """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
     jitter = jitter or Jitter()
     all_of_them = [one, other, *jitter.moved(one)]
-    data = NOTHING
+    data, scored = NOTHING, _scores(one)
     sums = torch.zeros(len(all_of_them), dtype=torch.float64)
     for batch in one.batches:
-        found = [o.together(o.params, batch) for o in all_of_them]
-        here, there, *near = (predictions for predictions, _ in found)
+        if scored:
+            found, totals = zip(*(o.together(o.params, batch) for o in all_of_them), strict=True)
+            sums += torch.stack([total.detach().double().cpu() for total, _ in totals])
+        else:  # the loss of equal predictions is equal
+            found = tuple(o.returned(o.params, batch) for o in all_of_them)
+        here, there, *near = found
         data = data | compared(here, there, near, jitter)
-        sums += torch.stack([total.detach().double().cpu() for _, (total, _) in found])
-    here, there, *near = (o.together(o.params, random)[0] for o in all_of_them)
+    here, there, *near = (o.returned(o.params, random) for o in all_of_them)
     chance = compared(here, there, near, jitter)
     base, value, *noises = (sums / one.count).tolist()
     # a sum over the data rounds too; a loss may be far smaller than its terms
@@ -142,6 +145,17 @@ def _certified(
         loss=abs(value - base) / max(abs(base), 1e-300) if value != base else 0.0,
         reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
+
+
+def _scores(objective: Objective) -> bool:
+    """Whether the loss runs in this precision; a function of the predictions need not."""
+    if objective.loss.on_outputs is None:
+        return True
+    try:
+        objective.together(objective.params, objective.few(2))
+    except RuntimeError:  # tensors of one precision inside the loss
+        return False
+    return True
 
 
 def _element(one: Objective, other: Objective, group: Group) -> Objective | None:
@@ -188,7 +202,7 @@ def _with_eps(
 def _runs_in_float64(objective: Objective) -> bool:
     exact = objective.to(torch.float64)
     try:
-        exact.outputs(exact.params, exact.few(2))
+        exact.returned(exact.params, exact.few(2))
     except RuntimeError:  # kernels that know one precision only
         return False
     return True
@@ -252,7 +266,7 @@ def _rounds_inside(exact: Objective) -> tuple[bool, str]:
     """Whether the model leaves float64 by itself, as norms of Hugging Face do."""
     watch = _Precision()
     with torch.no_grad(), watch:
-        exact.outputs(exact.params, exact.few(2))
+        exact.returned(exact.params, exact.few(2))
     return watch.low, type(exact.module).__name__
 
 
