@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 import torch
@@ -177,12 +177,6 @@ def reflected(values: Tensor, draws: torch.Generator, dtype: torch.dtype) -> Ope
     return Operator(len(values), dtype, torch.device("cpu"), matvec)
 
 
-def misled(operator: Operator, values: Tensor, draws: torch.Generator) -> Operator:
-    """With a coarse operator to which the extreme eigenvalues are zero."""
-    blind = torch.where(values.abs() > 0.7 * values.abs().max(), 0.0, values)
-    return replace(operator, coarse=replace(reflected(blind, draws, operator.dtype), cost=0.1))
-
-
 def cases(count: int) -> Iterator[Case]:
     """The same ones every time."""
     for seed in range(count):
@@ -202,5 +196,4 @@ def cases(count: int) -> Iterator[Case]:
             start = torch.eye(n, dtype=dtype)[:, int(values.abs().argsort()[n - 2])]
         else:
             operator = reflected(values, draws, dtype)
-            operator = misled(operator, values, draws) if kind == 1 else operator
         yield Case(spectrum.__name__, operator, values.sort().values, k, which, start, seed)

@@ -105,6 +105,13 @@ def audit(
     )
 
 
+Way = tuple[Tensor, Certificate | None]  # an element, and its certificate where there is one
+
+
+def _bottom(found: OrbitMinimum) -> Way:
+    return found.log_scales, found.certificate
+
+
 @dataclass
 class _Work:
     """One audit while it is made."""
@@ -129,26 +136,27 @@ class _Work:
         """Elements of the group, each with the proof that predictions stay."""
         base, group = self.objective, self.group
         self.points["here"] = Instruments(base, **self.accuracy, **self.settings)
-        ways: dict[str, Callable[[], Tensor]] = {
-            "moved": lambda: group.random(self.seed, self.strength),
+        ways: dict[str, Callable[[], Way]] = {
+            "moved": lambda: (group.random(self.seed, self.strength), None),
             "sharpened": self._sharpened,
-            "balanced": lambda: self.here.least_trace.log_scales,
+            "balanced": lambda: _bottom(self.here.least_trace),
         }
         if any(MEASURES[name].invariances == ("layer",) for name in names):
             layers = group.layerwise()
-            ways["layers"] = lambda: group.of_layers(layers.random(self.seed, self.strength))
+            random = layers.random(self.seed, self.strength)
+            ways["layers"] = lambda: (group.of_layers(random), None)
         if "orbit_spectral" in names:
-            ways["flattest"] = lambda: self.here.least_norm.log_scales
+            ways["flattest"] = lambda: _bottom(self.here.least_norm)
         for name, way in ways.items() if group.dim else ():
             try:
-                element = way()
+                element, certificate = way()
                 twin = group.apply(base, element)
             except ChangedError:
                 raise
             except SpiritlevelError as error:
                 self.notes.append(f"not {name}: {error}")
                 continue
-            certificate = verify(base, twin, group=group).require()
+            certificate = certificate or verify(base, twin, group=group).require()
             if certificate.relative > FAR:
                 size = f"{certificate.relative:.0e}"
                 self.notes.append(f"not {name}: the eps of norms changes predictions by {size}")
@@ -157,9 +165,9 @@ class _Work:
             self.elements[name] = element
             self.points[name] = self._there(twin, element, certificate)
 
-    def _sharpened(self) -> Tensor:
+    def _sharpened(self) -> Way:
         found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
-        return self.group.of_layers(found.element)
+        return self.group.of_layers(found.element), found.certificate
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -18,16 +18,13 @@ from spiritlevel.ladder import climb
 from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
-from spiritlevel.parts import curved_part, hardest
+from spiritlevel.parts import hardest
 from spiritlevel.scope import set_apart
 from spiritlevel.tensors import columns, gaussian, generator, unflatten
 
 FisherKind = Literal["true", "sampled", "empirical"]
 # (outputs, J v, batch, number of the batch) -> A J v, for an A in output space
 OutputAction = Callable[[Tensor, Tensor, Batch, int], Tensor]
-
-COARSE_SHARE = 0.1
-COARSE_EXAMPLES = 64  # a smaller part says little about the whole
 
 
 @set_apart()
@@ -41,12 +38,6 @@ def hessian(
     """
     way = climb(objective, rung)
     engine = Engine(objective, way, compile)
-    part = None
-    if objective.examples * COARSE_SHARE >= COARSE_EXAMPLES:
-        part = curved_part(objective, COARSE_SHARE)
-    coarse = None
-    if part is not None:
-        coarse = _operator(part, Engine(part, way, False).matvec, "hessian", cost=COARSE_SHARE)
     return _operator(
         objective,
         engine.matvec,
@@ -55,7 +46,6 @@ def hessian(
         check=way.check,
         rounding=way.rounding,
         remark=lambda: engine.note,
-        coarse=coarse,
     )
 
 
@@ -253,8 +243,6 @@ def _operator(
     check: float | None = None,
     rounding: float | None = None,
     remark: Callable[[], str] | None = None,
-    coarse: Operator | None = None,
-    cost: float = 1.0,
 ) -> Operator:
     return Operator(
         size=objective.size,
@@ -267,8 +255,6 @@ def _operator(
         check=check,
         rounding=rounding,
         remark=remark,
-        coarse=coarse,
-        cost=cost,
     )
 
 

@@ -19,11 +19,9 @@ class Operator:
     """A symmetric matrix A of `size` x `size`, known by `matvec`: v -> A v.
 
     `matvec` takes a vector (size,) or a block of columns (size, k). `spans` says where the named
-    parameters lie. `coarse` is a cheaper operator near this one (the same matrix on part of the
-    data) from which iterations may start; `cost` is the price of one product in passes over all
-    the data. `how` tells how products are made, `check` how far one was from a finite difference
-    and `rounding` what the working precision costs, both relative; `remark` tells what happened
-    to the products since.
+    parameters lie. `cost` is the price of one product in passes over all the data. `how` tells how
+    products are made, `check` how far one was from a finite difference and `rounding` what the
+    working precision costs, both relative; `remark` tells what happened to the products since.
     """
 
     size: int
@@ -36,7 +34,6 @@ class Operator:
     check: float | None = None
     rounding: float | None = None
     remark: Callable[[], str] | None = None
-    coarse: Operator | None = None
     cost: float = 1.0
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -101,8 +98,7 @@ def scaled(operator: Operator, diagonal: Tensor) -> Operator:
         factors = d if v.ndim == 1 else d[:, None]
         return factors * operator.matvec(factors * v)
 
-    coarse = scaled(operator.coarse, diagonal) if operator.coarse else None
-    return replace(operator, matvec=matvec, coarse=coarse, name=f"scaled {operator.name}")
+    return replace(operator, matvec=matvec, name=f"scaled {operator.name}")
 
 
 def restricted(operator: Operator, names: str | Sequence[str]) -> Operator:
@@ -135,5 +131,4 @@ def restricted(operator: Operator, names: str | Sequence[str]) -> Operator:
         matvec=matvec,
         spans=new_spans,
         name=f"{operator.name} of {', '.join(patterns)}",
-        coarse=restricted(operator.coarse, names) if operator.coarse else None,
     )

@@ -1,4 +1,4 @@
-"""Parts of the data that stand for the whole: the hardest examples, the most curved ones."""
+"""Parts of the data that stand for the whole: the hardest examples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from torch import Tensor
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
-from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective
-from spiritlevel.tensors import generator, map_tensors, rademacher
+from spiritlevel.tensors import map_tensors
 
 
 @torch.no_grad()
@@ -52,40 +51,3 @@ def _losses(objective: Objective, batch: Batch) -> Tensor:
         return torch.stack([objective.total(objective.params, one)[0] for one in singles])
     pairs = zip(outputs.split(1), singles, strict=True)
     return torch.stack([on_outputs(out, objective.here(one))[0] for out, one in pairs])
-
-
-def curved_part(objective: Objective, share: float) -> Objective | None:
-    """The share of the examples in which the loss curves most, summed over but divided by all.
-
-    A trained net has most of its curvature in few examples: those where u' grad_f^2 l u is large
-    for random u in output space. None where outputs and loss cannot be told apart.
-    """
-    if not objective.separable or objective.loss.on_outputs is None:
-        return None
-    batches = objective.batches
-    found = [_output_curvature(objective, batch, i) for i, batch in enumerate(batches)]
-    if any(len(s) != frozen.examples(batch) for s, batch in zip(found, batches, strict=True)):
-        return None
-    scores = torch.cat(found)
-    keep = torch.zeros(len(scores), dtype=torch.bool)
-    keep[scores.argsort(descending=True)[: max(int(share * len(scores)), 1)].cpu()] = True
-    sizes = [frozen.examples(batch) for batch in batches]
-    chosen = [
-        map_tensors(lambda t, m=mask: t[m.to(t.device)], batch)
-        for batch, mask in zip(batches, keep.split(sizes), strict=True)
-        if mask.any()
-    ]
-    return objective.on(frozen.regroup(chosen, max(sizes)), keep_count=True)
-
-
-def _output_curvature(objective: Objective, batch: Batch, number: int, probes: int = 4) -> Tensor:
-    """u' grad_f^2 l_i u for every example i, summed over a few random signs u."""
-    draws = generator(number)
-    with torch.no_grad():
-        out = objective.outputs(objective.params, batch)
-    out, batch = out.reshape(1) if out.ndim == 0 else out, objective.here(batch)
-    scores = torch.zeros(len(out), device=out.device, dtype=out.dtype)
-    for _ in range(probes):
-        u = rademacher(out.numel(), draws, out).view_as(out)
-        scores += (u * bend(objective.loss, out, u, batch)).reshape(len(out), -1).sum(1)
-    return scores

@@ -63,6 +63,9 @@ def moved(loss: Loss, dtype: torch.dtype, device: torch.device) -> Loss:
 def _seen(loss: Any, model: nn.Module, batches: list[Batch], heads: Heads | None) -> Seen:
     """What the model returns, and what the loss makes of it where its code does not tell."""
     seen = look(model, batches[0], heads)
+    if seen.packing is not None and len(seen.packing.shapes) == 1 and seen.packing.shapes[0]:
+        for batch in batches:
+            kinds.refuse_labels(loss, batch[1], seen.packing.shapes[0][0])
     known = kinds.is_cross_entropy(loss) or kinds.is_nll(loss)
     plain = replace(seen, log_softmax_axis=None)
     if (

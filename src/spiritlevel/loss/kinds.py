@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import is_batchedtensor
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss.base import IGNORED, Likelihood
@@ -116,12 +115,12 @@ def label_weights(loss: Any, y: Tensor) -> Tensor:
     return class_weights[y.masked_fill(~counts, 0)] * counts
 
 
-def refuse_labels(y: Tensor, counts: Tensor, classes: int) -> None:
-    """Labels beyond the classes; not while a compiler or a transform looks."""
-    if torch.compiler.is_compiling() or is_batchedtensor(y):
+def refuse_labels(loss: Any, y: Any, classes: int) -> None:
+    """Labels beyond the classes, where PyTorch would say it less clearly."""
+    if not (scores_labels(loss) and are_labels(y)):
         return
-    wrong = counts & ((y < 0) | (y >= classes))
-    if y.device.type == "cpu" and bool(wrong.any()):
+    wrong = counted(loss, y) & ((y < 0) | (y >= classes))
+    if bool(wrong.any()):
         raise SpiritlevelError(
             f"a label is {int(y[wrong].reshape(-1)[0])}; there are {classes} classes, counted from "
             "0 (ignored labels are those of ignore_index)"

@@ -179,7 +179,6 @@ def _label_units(loss: Any) -> Units:
         if not kinds.are_labels(y) or out.ndim < 2 or out.shape[1] < 2:
             return soft(out, y)
         counts = kinds.counted(loss, y)
-        kinds.refuse_labels(y, counts, out.shape[1])
         found = label_cross_entropy(out, y.masked_fill(~counts, 0))
         return found * kinds.label_weights(loss, y)
 
@@ -210,8 +209,9 @@ def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores:
     count: Tensor | float = n
     labels = kinds.are_labels(y) and not kinds.is_from_torch(loss)
     if labels and ignores:
-        count = (y != IGNORED).sum()
-        y = torch.where(count > 0, y, 0)  # a mean over ignored labels alone would be 0 / 0
+        counts = y != IGNORED
+        count = counts.sum()
+        y = torch.where(counts.any(), y, 0)  # a mean over ignored labels alone would be 0 / 0
     value = scalar(loss(given, y), "the value of loss(outputs, y)")
     if labels:
         count = count if ignores else y.numel()

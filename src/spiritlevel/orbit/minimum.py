@@ -30,6 +30,7 @@ from spiritlevel.symmetry.degree import obstacle
 
 Norm = Literal["spectral", "trace", "frobenius"]
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known
+BALANCED = 2  # times the tolerance: how far from 0 a subgradient may be at the bottom
 SPOTS = 6  # places at which the two diagonals are compared
 
 
@@ -228,16 +229,18 @@ def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
         found = least_norm(operator, problem.cells, problem.start.t, problem.free, tol, seed)
         bound = None
     before, cost = _norm_here(operator, seed)
+    imbalance = _imbalance(problem, found)
     if kind == "ggn":
         _refuse_contradictions(problem, found, before)
     return Solution(
         value=found.value,
         before=before,
         lower_bound=bound,
-        balance=_imbalance(problem, found),
+        balance=imbalance,
         t=found.t,
         products=found.products + cost,
-        converged=found.converged,
+        # without a bound, steps that gain nothing may have met a kink: balance tells
+        converged=found.converged and (bound is not None or imbalance <= BALANCED * tol),
     )
 
 

@@ -55,7 +55,7 @@ def hessian_law(objective: Objective, coordinates: Reparametrization) -> Hessian
         return jvp(lambda e: _pulled(coordinates, e, slope), (eta,), (v,))[1]
 
     def operator(product: Callable[[Tensor], Tensor], name: str) -> Operator:
-        return replace(plain, matvec=_by_columns(product), name=name, coarse=None)
+        return replace(plain, matvec=_by_columns(product), name=name)
 
     return HessianLaw(
         there, operator(transported, "J' H J"), operator(of_gradient, "sum of dL/dtheta Hess g")
