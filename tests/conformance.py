@@ -12,8 +12,8 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.audited import differ
 from spiritlevel.estimate import Estimate, Status
+from spiritlevel.judging import differ
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 

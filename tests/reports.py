@@ -37,26 +37,40 @@ def row(name: str, title: str, here: dict[str, Any], **more: Any) -> dict[str, A
         "values": {"here": here, "sharpened": estimate(more.get("largest", here["value"]))},
         "infimum": None,
         "largest": here["value"],
+        "largest_at": "sharpened",
         "factor": 1.0,
         "promised": False,
         "moved": False,
+        "outcome": "did not move",
         "verdict": "did not move here",
         **more,
     }
 
 
+def infimum(value: float, bound: float | None) -> dict[str, Any]:
+    known = {"value": value, "lower_bound": bound, "proved": bound is not None}
+    return {**known, "matrix": "hessian", "point": "balanced", "refuted": None}
+
+
 def audit() -> dict[str, Any]:
     """A row of each kind of verdict."""
-    moved = {"moved": True, "verdict": "moved x 2.28e+06 with identical predictions"}
-    kept = {"promised": True, "verdict": "invariant", "family": "invariant"}
-    liar = {**kept, "moved": True, "verdict": "declared invariant but moved: a bug"}
+    text = "moved x 2.3e6 on purpose with identical predictions"
+    moved = {"moved": True, "outcome": "moved", "verdict": text}
+    kept = {
+        "promised": True,
+        "outcome": "invariant",
+        "verdict": "invariant",
+        "family": "invariant",
+    }
+    broken = {"outcome": "broke its promise", "verdict": "declared invariant but moved: a bug"}
+    liar = {**kept, "moved": True, **broken}
     rows = [
         row("loss", "loss", estimate(0.00628816, status="exact"), **kept),
         row(
             "hessian_spectral",
             "spectral norm",
             estimate(2.04829, residual=2.4e-6),
-            infimum={"value": 1.36249, "lower_bound": 1.36238, "proved": True},
+            infimum=infimum(1.36249, 1.36238),
             largest=3.103e6,
             factor=2.28e6,
             **moved,
@@ -65,7 +79,7 @@ def audit() -> dict[str, Any]:
             "hessian_frobenius",
             "Frobenius norm",
             estimate(2.9552, stderr=0.0066, status="budget spent", remedy="raise the budget"),
-            infimum={"value": 2.29041, "lower_bound": None, "proved": False},
+            infimum=infimum(2.29041, None),
             largest=4.309e6,
             factor=1.88e6,
             **moved,
@@ -75,8 +89,17 @@ def audit() -> dict[str, Any]:
     ]
     exact = {"verdict": "exact", "relative": 7e-8, "absolute": 3e-6}
     return {
-        "schema": 2,
+        "schema": 3,
         "headline": "Two of five measures moved while no prediction changed.",
+        "head": {
+            "name": "hessian_spectral",
+            "title": "spectral norm",
+            "matrix": "hessian",
+            "here": 2.04829,
+            "least": 1.36249,
+            "proved": False,
+        },
+        "rest": {"standing": "not at rest", "text": "Not at rest: a step lowers the loss."},
         "rows": rows,
         "group": {
             "dim": 48,
@@ -129,31 +152,35 @@ def journey() -> dict[str, Any]:
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180"><path id="a" d="M0 0"/></svg>'
 
 
-def claim(name: str, shown: str, holds: bool | None, **more: Any) -> dict[str, Any]:
+def claim(name: str, shown: str, verdict: str, **more: Any) -> dict[str, Any]:
     numbers = {"relative error": 7.2e-16, "boxes": 60, "growth": 12039.4, "alpha": 2.0009861}
     return {
         "name": name,
         "title": name.replace("_", " "),
         "statement": f"What the {name} says.",
-        "source": "Dinh et al. 2017, 4.2",
+        "source": "Dinh et al. 2017, 5",
         "built": "a random twin",
-        "outcome": None if holds is None else {"shown": shown, "numbers": numbers, "holds": holds},
+        "about": "example" if verdict == "own example" else "network",
+        "outcome": {"shown": shown, "numbers": numbers, "holds": verdict != "fails"},
         "seconds": 0.5,
-        "skipped": shown if holds is None else "",
+        "skipped": "",
         "caption": "",
-        "holds": holds,
+        "verdict": verdict,
+        "holds": {"holds": True, "fails": False}.get(verdict),
         **more,
     }
 
 
 def claims() -> dict[str, Any]:
-    """One that holds, with a figure; one that does not; one that was not checked."""
+    """One that holds, with a figure; one that does not; an example; one that was not checked."""
+    skipped = {"outcome": None, "skipped": "does not apply: no minimum"}
     return {
-        "schema": 1,
+        "schema": 2,
         "claims": [
-            claim("hessian_law", "error 7e-16", True, caption="The law, drawn."),
-            claim("log_convexity", "least slack -0.2", False),
-            claim("radial_map", "builds its own problem", None),
+            claim("hessian_law", "error 7e-16", "holds", caption="The law, drawn."),
+            claim("log_convexity", "least slack -0.2", "fails"),
+            claim("radial_map", "Jacobian within 2e-09", "own example"),
+            claim("stability_edge", "", "not checked", **skipped),
         ],
         "holds": False,
         "network": "the net of the digits",

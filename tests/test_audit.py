@@ -7,6 +7,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +18,14 @@ import spiritlevel as sl
 from architectures import mlp, randomized
 from cases import labels, randn
 from spiritlevel import auditing as module
-from spiritlevel.audited import times
 from spiritlevel.curvature import fisher
 from spiritlevel.estimate import Estimate
 from spiritlevel.journey import journey
+from spiritlevel.judging import Outcome
 from spiritlevel.measures.base import Measure
+from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES
+from spiritlevel.spoken import digits, share, times
 
 
 def flat(text: str) -> str:
@@ -50,7 +53,8 @@ def test_what_moves_and_what_does_not() -> None:
         row = found[name]
         assert row.moved
         assert row.factor > 100
-        assert row.text == f"moved x {times(row.factor)} with identical predictions"
+        assert row.text == f"moved x {times(row.factor)} on purpose with identical predictions"
+        assert row.largest_at == "sharpened"
         assert {"here", "balanced", "sharpened"} <= set(row.values)
         assert row.infimum.value <= row.here.value <= row.largest
     still = ("loss", "fisher_rao", "adaptive_spectral", "path_norm", "orbit_trace")
@@ -68,7 +72,11 @@ def test_what_moves_and_what_does_not() -> None:
 
 def test_factors_in_words() -> None:
     assert [times(f) for f in (1.5, 15.04, 435.9, 43596.0, 2.29e6)] == [
-        "1.5", "15", "436", "43596", "2.3e+06",
+        "1.5", "15", "436", "43596", "2.3e6",
+    ]  # fmt: skip
+    assert [digits(v) for v in (2.0483, 3.103e6, 4e-9, 0.0)] == ["2.05", "3.10e6", "4.00e-9", "0.0"]
+    assert [share(p) for p in (0.335, 0.5, 0.18, 0.66, 0.999)] == [
+        "a third", "half", "18%", "two thirds", "nearly all",
     ]  # fmt: skip
 
 
@@ -109,12 +117,19 @@ def test_the_same_seed_gives_the_same_audit() -> None:
 def test_it_prints_and_writes_itself(tmp_path: Path) -> None:
     text = str(audited())
     assert "on 30 examples and on random inputs, at 5 points along 13 rescalings" in flat(text)
-    assert "while no prediction did; the sharpness that is left is" in flat(text)
+    assert flat(text).startswith("Not at rest: a Newton step lowers the loss by")
+    assert "one of them sharpened on purpose to an eigenvalue of 1e6" in flat(text)
     audited().to_json(tmp_path / "audit.json")
     data = json.loads((tmp_path / "audit.json").read_text())
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     assert data["group"]["dim"] == 13
-    assert data["rows"][1]["infimum"].keys() == {"value", "lower_bound", "proved"}
+    assert data["rest"]["standing"] == "not at rest"
+    assert {row["name"]: row["infimum"]["matrix"] for row in data["rows"]} == {
+        "loss": None, "hessian_spectral": "hessian", "hessian_trace": "hessian",
+        "hessian_frobenius": "hessian", "keskar": None, "expected_sharpness": None,
+        "layer_minimum": "ggn", "adaptive_spectral": None, "fisher_rao": None, "path_norm": None,
+        "orbit_trace": "ggn", "orbit_spectral": "ggn",
+    }  # fmt: skip
     with (tmp_path / "audit.csv").open("w") as file:
         file.write(audited().to_csv())
     with (tmp_path / "audit.csv").open(newline="") as file:
@@ -123,9 +138,122 @@ def test_it_prints_and_writes_itself(tmp_path: Path) -> None:
     assert float(rows["hessian_spectral"]["here"]) == audited()["hessian_spectral"].here.value
     assert rows["orbit_trace"]["verdict"] == "invariant"
     assert rows["orbit_trace"]["proved"] == "True"
+    assert rows["orbit_trace"]["matrix"] == "ggn"
     assert {row["name"] for row in data["rows"]} == set(module.DEFAULT)
     with pytest.raises(sl.SpiritlevelError, match="no row 'x'; there are: loss"):
         audited()["x"]
+
+
+def test_the_headline_is_what_a_reader_can_use() -> None:
+    """Both numbers are of the Hessian, measured at two points of the orbit: by hand, densely."""
+    found, head = audited(), audited().head
+    assert head is not None
+    tops = {
+        point: float(torch.linalg.eigvalsh(sl.hessian(twin).dense()).abs().max())
+        for point, twin in [
+            ("here", small()),
+            *((p, found.group.apply(small(), t)) for p, t in found.elements.items()),
+        ]
+    }
+    assert head.here == pytest.approx(tops["here"], rel=2e-3)
+    assert head.least == pytest.approx(min(tops.values()), rel=2e-2)
+    assert head.least >= min(tops.values()) * (1 - 1e-9)  # "at most" holds
+    part = 1 - min(tops.values()) / tops["here"]
+    assert head.part <= part  # "at least" holds
+    assert found.headline == (
+        f"Sharpness (spectral norm of the Hessian): {digits(tops['here'])} as trained, at most "
+        f"{digits(head.least)} when 13 rescalings are taken away: at least {share(head.part)} of "
+        "it was coordinates."
+    )
+    assert "e+0" not in str(found)
+
+
+def test_what_is_least_is_never_above_the_value_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vague value at another point is no smaller one."""
+
+    def vague(instruments: Any) -> Estimate:
+        here = torch.equal(instruments.objective.vector, small().vector)
+        return Estimate(1.0, stderr=0.3) if here else Estimate(1.2, stderr=0.001)
+
+    monkeypatch.setitem(MEASURES, "vague", Measure(vague, "vague"))
+    names = ["vague", "hessian_trace", "hessian_frobenius", "expected_sharpness"]
+    for seed in range(3):
+        for row in sl.audit(small(), names, seed=seed).rows:
+            assert row.infimum.value <= row.here.value
+
+
+def test_a_value_below_a_bound_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are used twice, taken for piecewise linear ones: the proof is none."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(0.5 * torch.randn(3, 6))
+            self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(self.b(self.a(F.linear(x, self.w)).relu()), self.w.T)
+
+    torch.manual_seed(6)
+    model = Tied().double()
+    with torch.no_grad():
+        model.a.weight.mul_(2)
+    x = randn(40, 6)
+    objective = sl.Objective(model, (x, 3 * x), F.mse_loss)
+    monkeypatch.setattr(module, "multilinear", lambda _: True)
+    found = sl.audit(objective, ["loss", "hessian_trace", "orbit_trace"])
+    row = found["hessian_trace"]
+    assert row.outcome is Outcome.REFUTED
+    assert not row.infimum.proved
+    assert row.infimum.refuted in row.values
+    twin = found.group.apply(objective, found.elements["balanced"])
+    assert row.infimum.lower_bound is not None
+    assert float(sl.hessian(twin).dense().trace()) < row.infimum.lower_bound
+    assert "below its proved bound" in str(found)
+    assert "an error of spiritlevel's" in found.headline
+    assert any("please report it" in note for note in found.provenance["notes"])
+
+
+def test_a_norm_of_a_matrix_is_no_more_than_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound of the least norm above the least trace, or a trace that is none, is an error."""
+    for value in (1e-9, float("nan")):
+        real = Instruments.least_trace.func  # type: ignore[attr-defined]
+        fake = property(lambda self, real=real, value=value: replace(real(self), value=value))
+        with monkeypatch.context() as patch:
+            patch.setattr(Instruments, "least_trace", fake)
+            row = sl.audit(small(), ["orbit_spectral"])["orbit_spectral"]
+        assert row.outcome is Outcome.REFUTED
+        assert not row.infimum.proved
+
+
+def test_a_bound_that_chance_undercuts_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wild draw is no refutation: the second measurement decides."""
+    entry, calls = MEASURES["hessian_trace"], []
+
+    def unlucky(instruments: Any) -> Estimate:
+        calls.append(instruments)
+        found = entry.function(instruments)
+        assert isinstance(found, Estimate)
+        return replace(found, value=0.1, stderr=1e-3) if len(calls) == 2 else found
+
+    monkeypatch.setitem(MEASURES, "hessian_trace", replace(entry, function=unlucky))
+    row = sl.audit(small(), ["hessian_trace"])["hessian_trace"]
+    assert len(calls) == len(row.values) + 1
+    assert row.infimum.proved
+    assert not row.bug
+
+
+def test_a_trace_that_changes_sign_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that it moved by an infinite factor."""
+    signed = Measure(lambda i: Estimate(1 - float(i.objective.vector.norm()) / 8), "signed")
+    monkeypatch.setitem(MEASURES, "signed", signed)
+    found = sl.audit(small(), ["signed"])
+    low, high = (f(e.value for e in found["signed"].values.values()) for f in (min, max))
+    assert low < 0 < high
+    assert found["signed"].text == (
+        f"changed sign, from {digits(low)} to {digits(high)} with identical predictions"
+    )
+    assert "inf" not in str(found)
 
 
 def test_a_measure_that_lies_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +303,6 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     assert list(found["loss"].values) == ["here", "moved", "sharpened"]
     notes = {note.split(":")[0] for note in found.provenance["notes"]}
     assert notes == {
-        "Not at rest",
         "not balanced",
         "not flattest",
         *(f"no {name}" for name in missing),

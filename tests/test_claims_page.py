@@ -19,7 +19,6 @@ from browsing import background, chromium, opened, scroll_width
 from cases import small_net
 from reports import text
 from spiritlevel.report import claims_page
-from spiritlevel.theorems import Claims
 
 DRAWN = [name for name, claim in sl.CLAIMS.items() if claim.figure is not None]
 
@@ -39,43 +38,76 @@ def section(source: str, name: str) -> str:
 def test_the_headline_counts_and_the_table_links_to_the_sections() -> None:
     source = page_of(reports.claims())
     seen = text(source)
-    assert "Theorems on a net 1 of 2 claims hold." in seen
+    assert (
+        "Theorems on a net 1 of 2 claims hold. One more was shown on an example of its own." in seen
+    )
     assert "Interrupted" not in seen
     row = re.search(r'<tr role="row" data-name="log_convexity">.*?</tr>', source, re.DOTALL)
     assert row
     assert text(row[0]) == (
-        "Log convexity Dinh et al. 2017, 4.2 a random twin least slack -0.2 ✗ does not hold"
+        "Log convexity Dinh et al. 2017, 5 a random twin least slack -0.2 ✗ does not hold"
     )
     targets = re.findall(r'<th role="rowheader" scope="row"><a href="#(\w+)">', source)
     assert targets == re.findall(r'<section class="claim beside" id="(\w+)">', source)
-    assert len(targets) == 3
+    assert len(targets) == 4
 
 
 def test_a_section_says_statement_source_construction_numbers_and_verdict() -> None:
     source = page_of(reports.claims(), hessian_law=reports.SVG)
     assert text(section(source, "hessian_law")) == (
-        "Hessian law ✓ holds Dinh et al. 2017, 4.2 What the hessian_law says. "
+        "Hessian law ✓ holds Dinh et al. 2017, 5 What the hessian_law says. "
         "Built a random twin Found error 7e-16 The law, drawn. "
         "relative error 7e-16 boxes 60 growth 12,039 alpha 2.001"
     )
-    assert "○ not checked" in text(section(source, "radial_map"))
-    assert "builds its own problem" in text(section(source, "radial_map"))
+    assert "◇ shown on its own example" in text(section(source, "radial_map"))
     assert "<figure>" not in section(source, "radial_map")
+    assert "○ not checked" in text(section(source, "stability_edge"))
+    assert "Found does not apply: no minimum" in text(section(source, "stability_edge"))
+
+
+def test_the_page_cites_what_is_known_and_no_more() -> None:
+    """Titles and section numbers are given only where they were read."""
+    seen = text(page_of(reports.claims()))
+    assert "ICML 2017 (arXiv 1703.04933)" in seen
+    assert "<cite>" not in page_of(reports.claims())
+    sources = {claim.source for claim in sl.CLAIMS.values()}
+    assert sources == {
+        "Dinh et al. 2017",
+        "from Dinh et al. 2017",
+        "Dinh et al. 2017, 5",
+        "Dinh et al. 2017, 5.2",
+        "Dinh et al. 2017, suppl. A",
+        "Dinh et al. 2017, suppl. C",
+        "Dinh et al. 2017, suppl. E",
+        "three-lines theorem",
+        "Wen et al. 2023, thm. 4.1",
+        "Wu and Su 2023",
+        "Zhang et al. 2017",
+    }
 
 
 @pytest.mark.parametrize(
-    ("holds", "words"),
+    ("verdicts", "words"),
     [
-        ([True, True], "All 2 claims hold."),
-        ([True], "The claim holds."),
-        ([False], "0 of 1 claims hold."),
-        ([None], "No claim could be checked on this network."),
-        ([True, None], "The claim holds."),
+        (["holds", "holds"], "All 2 claims hold on this network."),
+        (["holds"], "The claim holds on this network."),
+        (["fails"], "0 of 1 claims hold."),
+        (["not checked"], "No claim could be checked on this network."),
+        (["holds", "not checked"], "The claim holds on this network."),
+        (["own example"], "Shown on an example of its own."),
+        (
+            ["holds", "own example", "own example"],
+            "The claim holds on this network. 2 more were shown on examples of their own.",
+        ),
+        (
+            ["fails", "own example"],
+            "0 of 1 claims hold. One more was shown on an example of its own.",
+        ),
     ],
 )
-def test_headlines(holds: list[bool | None], words: str) -> None:
+def test_headlines(verdicts: list[str], words: str) -> None:
     data = reports.claims()
-    data["claims"] = [reports.claim(f"claim_{i}", "x", h) for i, h in enumerate(holds)]
+    data["claims"] = [reports.claim(f"claim_{i}", "x", v) for i, v in enumerate(verdicts)]
     assert f"<h1>{words}</h1>" in page_of(data)
 
 
@@ -133,10 +165,7 @@ def test_the_name_is_the_function_whatever_was_imported() -> None:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where a page with all figures lies."""
-    own = [name for name in DRAWN if sl.CLAIMS[name].own]
-    parts = sl.claims(None, own), sl.claims(small_net(), [n for n in DRAWN if n not in own])
-    results = parts[0].results + parts[1].results
-    found = Claims(results, "a net", 1.0, parts[0].figures | parts[1].figures)
+    found = sl.claims(small_net(), DRAWN)
     assert set(found.figures) == set(DRAWN)
     return sl.write_claims(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
 

@@ -47,9 +47,9 @@ def test_an_audit_of_a_users_net_writes_all_three_files(checkpoints: tuple[Path,
         *("--json", folder / "a.json", "--csv", folder / "a.csv"),
     )
     assert code == 0
-    assert "while no prediction did" in text
+    assert "rescalings are taken away" in text
     data = json.loads((folder / "a.json").read_text())
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     with (folder / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [row["name"] for row in data["rows"]]
@@ -87,7 +87,7 @@ def test_the_default_comparison() -> None:
         (["audit", "--model", "mine:net", "--data", "mine:wrong_shape"], "shapes"),
         (["audit", "--model", "mine:nan", "--data", "mine:data"], "the loss is nan"),
         (["audit", *MINE, "--weights", "none.safetensors"], "no file none.safetensors"),
-        (["audit", *MINE, "--weights", "whole.pt"], "pickled code, which is not run"),
+        (["audit", *MINE, "--weights", "whole.pt"], "which is not run; save model.state_dict()"),
         (["audit", *MINE, "--weights", "part.safetensors"], "does not fit the model"),
         (["audit", *MINE, "--weights", "shape.safetensors"], "does not fit the model"),
         (["audit", *MINE, "-o", "no/such/report.html"], "there is no folder no/such"),

@@ -35,9 +35,10 @@ def test_claims_by_name_write_a_page_into_this_folder(
     monkeypatch.chdir(tmp_path)
     code, text = run(*CHEAP, "--json", "out.json")
     assert code == 0
-    assert "2 of 2 hold" in text
+    assert "2 of 2 hold on examples of their own" in text
     assert "written to  claims.html" in text
-    assert "All 2 claims hold." in (tmp_path / "claims.html").read_text(encoding="utf-8")
+    page = (tmp_path / "claims.html").read_text(encoding="utf-8")
+    assert "Shown on examples of their own." in page
     data = json.loads((tmp_path / "out.json").read_text())
     assert [claim["name"] for claim in data["claims"]] == list(CHEAP)
     assert data["holds"] is True
@@ -50,19 +51,35 @@ def test_the_table_fits_into_80_columns(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[0].split("  ")[0] == "claim, and its source"
     assert lines[1].startswith("any_labels ")
-    assert lines[1].endswith("yes")
+    assert lines[1].endswith("own")
     assert "fitted by 210 weights" in lines[2]
     assert lines[3].startswith("flat_memorizer ")
 
 
 def test_one_on_a_users_model(mine: Path) -> None:
-    code, text = run("gradient_law", "radial_map", *MINE, "-o", mine / "page.html")
+    """What is not about the model says so in the table, in JSON and on the page."""
+    out = mine / "out.json"
+    code, text = run("gradient_law", "any_labels", *MINE, "-o", mine / "page.html", "--json", out)
     assert code == 0
-    assert "1 of 1 hold" in text
-    assert "on Sequential, 43 parameters" in " ".join(text.split())
+    assert "1 of 1 hold on Sequential, 43 parameters" in " ".join(text.split())
+    assert "1 of 1 hold on examples of their own" in text
+    signs = {line.split()[0]: line.split()[-1] for line in text.splitlines() if line.strip()}
+    assert (signs["gradient_law"], signs["any_labels"]) == ("yes", "own")
+    law, labels = json.loads(out.read_text())["claims"]
+    assert (law["about"], law["verdict"], law["holds"]) == ("network", "holds", True)
+    assert (labels["about"], labels["verdict"], labels["holds"]) == ("example", "own example", None)
+    assert labels["outcome"]["holds"] is True
     page = (mine / "page.html").read_text(encoding="utf-8")
-    assert "The claim holds." in page
-    assert "builds its own problem" in page
+    assert "The claim holds on this network. One more was shown on an example of its own." in page
+
+
+def test_an_example_that_fails_on_a_users_model_is_exit_code_1(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, "any_labels", check=lambda **_: Outcome("error 2", {"error": 2.0}, False))
+    code, text = run("any_labels", *MINE, "-o", mine / "page.html")
+    assert code == 1
+    assert "0 of 1 hold on examples of their own" in text
 
 
 def test_the_list_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +122,7 @@ def test_a_claim_that_does_not_hold_is_exit_code_1(
     code, text = run(*CHEAP, "-o", tmp_path / "c.html")
     assert code == 1
     assert "NO" in text
-    assert "1 of 2 hold" in text
+    assert "1 of 2 hold on examples of their own" in text
     assert "does not hold" in (tmp_path / "c.html").read_text(encoding="utf-8")
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import pairs
 import spiritlevel as sl
-from spiritlevel.comparing import Comparison
+from spiritlevel.bottoms import Bottoms, bracket
+from spiritlevel.comparing import Comparison, _sharpness
 from spiritlevel.default import digits
 from spiritlevel.estimate import Estimate
 from spiritlevel.measures.base import Measure
+from spiritlevel.measures.instruments import Instruments
 
 
 @functools.cache
@@ -53,7 +58,10 @@ def test_a_difference_that_survives() -> None:
         assert pair.ratio > 2
     pair = by_batch()["hessian_spectral"]
     assert pair.least is not None
-    assert pair.least[0][0] > pair.least[1][1]
+    assert pair.least[0].low > pair.least[1].high
+    assert pair.matrix == "hessian"
+    assert set(pair.least_cells()) == {"large", "small"}
+    assert "least, of H" in str(by_batch())
     assert by_batch()["loss"].text == "large is larger, and it survives"
 
 
@@ -68,13 +76,16 @@ def test_the_order_can_be_turned_around_all_the_same() -> None:
     assert top > pair.values[0].value
     same = torch.allclose(pair.turned.objective.predictions(), net(16).predictions(), rtol=1e-9)
     assert same
-    assert "Turned around by a network with identical predictions: spectral norm" in str(by_batch())
+    text = " ".join(str(by_batch()).split())
+    assert "with identical predictions the smaller one was given the larger spectral norm" in text
+    assert "Turned" not in text  # what survives and what can be turned are two statements
 
 
 def test_a_twin_is_sharper_only_in_these_coordinates() -> None:
-    for name in ("hessian_spectral", "hessian_trace", "expected_sharpness"):
+    for name, order in (("hessian_spectral", ""), ("hessian_trace", ""),
+                        ("expected_sharpness", ", to second order")):  # fmt: skip
         pair = with_twin()[name]
-        assert pair.text == "twin is sharper only in these coordinates"
+        assert pair.text == f"twin is sharper only in these coordinates{order}"
         assert pair.ratio > 100
     for name in ("loss", "orbit_trace", "orbit_spectral", "adaptive_spectral"):
         assert with_twin()[name].text == "equal"
@@ -107,6 +118,101 @@ def test_two_lower_bounds_do_not_tell_maxima_apart() -> None:
     )  # fmt: skip
     found = sl.compare({"net": objective, "permuted": permuted}, ["adaptive_worst", "keskar"])
     assert {pair.answer for pair in found.pairs} <= {"undecided", "equal"}
+
+
+def shifted(scale: float, shift: float) -> sl.Objective:
+    """A net whose errors are all one number, which the Gauss-Newton matrix does not see."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+    x = torch.randn(40, 4).double()
+    y = (model(x) + shift).detach()
+    objective = sl.Objective(model, (x, y), F.mse_loss)
+    return objective.at({"2.weight": scale * objective.params["2.weight"]})
+
+
+def test_verdicts_about_the_hessian_come_from_it() -> None:
+    """By its Gauss-Newton matrix the sharper one would be sharper in these coordinates only."""
+    nets = {"far": shifted(1.0, 12.0), "fitted": shifted(1.3, 0.0)}
+    least = {
+        name: pairs.least(pairs.dense_hessian(net), pairs.exponents(net.module), "hessian_spectral")
+        for name, net in nets.items()
+    }
+    assert least["far"].low > 2 * least["fitted"].high
+    ggn = {name: sl.orbit.minimum(net).value for name, net in nets.items()}
+    assert ggn["far"] < ggn["fitted"]
+    found = sl.compare(nets, ["hessian_spectral", "eps_sharpness_quadratic", "orbit_spectral"])
+    pair = found["hessian_spectral"]
+    assert pair.text == "far is sharper, and it survives"
+    assert pair.least is not None
+    for name, interval in zip((pair.sharper, pair.other), pair.least, strict=True):
+        assert interval.low <= least[name].high
+        assert interval.high >= least[name].low
+    assert found["orbit_spectral"].sharper == "fitted"
+    # rho^2 lambda_max / (2 (1 + L)): the loss of the far one makes it the smaller one
+    quadratic = found["eps_sharpness_quadratic"]
+    assert quadratic.text == "fitted is sharper, and it survives"
+    assert quadratic.least is not None
+    for name, interval in zip((quadratic.sharper, quadratic.other), quadratic.least, strict=True):
+        factor = 0.05**2 / 2 / (1 + nets[name].value())
+        assert interval.low <= factor * least[name].high
+        assert interval.high >= factor * least[name].low * (1 - 1e-9)
+
+
+def test_not_everything_that_is_larger_is_sharper() -> None:
+    """A larger smallest eigenvalue is a flatter saddle, a larger rank no sharpness."""
+    words = {name: _sharpness(measure) for name, measure in sl.MEASURES.items()}
+    assert {name for name, sharp in words.items() if not sharp} == {
+        "loss", "gradient_norm", "lambda_min", "layer_traces", "effective_rank", "fisher_rao",
+        "path_norm",
+    }  # fmt: skip
+
+
+def test_what_was_searched_for_has_no_known_bottom() -> None:
+    """Away from a minimum its slope decides, which no second order tells of."""
+    found = sl.compare({"a": net(16), "b": net(300)}, ["eps_sharpness"])["eps_sharpness"]
+    assert found.answer == "undecided"
+    assert found.least is None
+
+
+def test_no_least_value_is_shown_above_the_value_here() -> None:
+    """Random estimates of a norm may lie below its minimum, which is known better."""
+    for name in ("hessian_spectral", "hessian_frobenius"):
+        for seed in range(2):
+            nets = {"far": shifted(1.0, 12.0), "fitted": shifted(1.3, 0.0)}
+            pair = sl.compare(nets, [name], seed=seed)[name]
+            shown = pair.least_cells().values()
+            for least, value in zip(shown, pair.values, strict=True):
+                assert float(least) <= value.value * (1 + 5e-3)  # three digits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lower_bound": float("nan")}, "not finite or lies above it"),
+        ({"lower_bound": 1e9}, "not finite or lies above it"),
+        ({"divided_out": ("0",)}, "one-sided rescalings send curvature to zero"),
+        ({"value": 1e9, "lower_bound": 1e9}, "an error of spiritlevel's; please report it"),
+    ],
+)
+def test_what_cannot_be_is_not_believed(change: dict[str, Any], message: str) -> None:
+    """A least value above the value here, a bound that is none: no verdict rests on them."""
+    bottoms = Bottoms(Instruments(net(16)))
+    here = sl.MEASURES["hessian_trace"](net(16))
+    bottom = sl.MEASURES["layer_minimum"].bottom
+    assert bottom is not None
+    assert bottoms.interval(bottom, here).high <= here.value + 3 * here.error
+    key = ("trace", "ggn")
+    bottoms.found[key] = replace(bottoms.found[key], **change)
+    with pytest.raises(sl.SpiritlevelError, match=message):
+        bottoms.interval(bottom, here)
+
+
+def test_a_search_that_did_not_end_bounds_from_above_only() -> None:
+    found = sl.orbit.minimum(net(16), operator="hessian")
+    whole = bracket(found, 0.0)
+    assert 0 < whole.low < found.value < whole.high
+    half = bracket(replace(found, status=sl.Status.BUDGET), 0.0)
+    assert (half.low, half.high) == (0.0, whole.high)
 
 
 def test_an_interruption_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.distributions import MultivariateNormal
+from torch import Tensor, nn
+from torch.distributions import Independent, LogNormal, MultivariateNormal
 
 import spiritlevel as sl
 from cases import BY_NAME, randn
@@ -16,6 +16,7 @@ from spiritlevel import Objective, SpiritlevelError
 from spiritlevel.inputs import (
     FIXED,
     MOVING,
+    Laws,
     Representation,
     affine,
     input_gradient_norm,
@@ -122,6 +123,41 @@ def test_distances_turn_with_the_scale() -> None:
     assert shift == pytest.approx(-torch.tensor(0.8).log().item())
     # KL of two unit Gaussians at distance m is m^2 / 2
     assert found.before["KL divergence"]["A"] == pytest.approx(0.405, abs=0.1)
+
+
+def test_densities_of_laws_that_are_known() -> None:
+    """Log-normal densities of exp(x), which no |det| of ours enters; wrong laws are seen."""
+    xi = Representation(torch.exp, torch.log, "exponential")
+    laws = {n: Independent(LogNormal(m.mean, torch.ones(2)), 1) for n, m in MODELS.items()}
+    truth = Independent(LogNormal(TRUTH.mean, torch.ones(2)), 1)
+    found = ranked(TRUTH, MODELS, xi, seen=Laws(truth, laws))
+    assert max(found.shift(criterion) for criterion in FIXED) < 1e-10
+    rule = ranked(TRUTH, MODELS, xi)
+    for criterion in FIXED:
+        for model in MODELS:
+            assert found.after[criterion][model] == pytest.approx(rule.after[criterion][model])
+    swapped = ranked(TRUTH, MODELS, xi, seen=Laws(truth, {"A": laws["B"], "B": laws["A"]}))
+    assert min(swapped.shift(criterion) for criterion in FIXED) > 1e-2
+    with pytest.raises(SpiritlevelError, match="`seen` has the models A"):
+        ranked(TRUTH, MODELS, xi, seen=Laws(truth, {"A": laws["A"]}))
+
+
+def test_a_loss_that_reads_the_inputs_itself_has_no_representation() -> None:
+    """An auto-encoder: x is its target too, and the loss would become another one."""
+
+    def of_inputs(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return (model(batch[0]) - batch[0]).square().mean()
+
+    net = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 4)).double()
+    objective = Objective(net, (randn(20, 4), randn(20, 4)), of_inputs)
+    with pytest.raises(SpiritlevelError, match="reads the inputs itself"):
+        represent(objective, affine(torch.zeros(4), torch.full((4,), 3.0)))
+
+
+def test_joined_examples_have_no_gradients_of_their_own() -> None:
+    objective = BY_NAME["cnn with BatchNorm in train mode"].objective()
+    with pytest.raises(SpiritlevelError, match="no sum over its examples"):
+        input_gradients(objective)
 
 
 def test_bad_input() -> None:

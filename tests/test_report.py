@@ -11,7 +11,9 @@ import pytest
 
 import reports
 from reports import text
-from spiritlevel.report import audit_page
+from spiritlevel.judging import Outcome
+from spiritlevel.measures.rest import Standing
+from spiritlevel.report import audit_page, words
 
 
 def page(audit: dict, journey: dict | None = None) -> str:
@@ -31,13 +33,13 @@ def cells(source: str, name: str) -> str:
         ("loss", "loss 0.00628816 – – ✓ invariant"),
         (
             "hessian_spectral",
-            "spectral norm 2.04829 ± 2.4e-06 1.3625 ■ proved, ≥ 1.3623 3.103e+06 "
-            "≠ moved x 2.28e+06",
+            "spectral norm 2.04829 ± 2.4e-06 1.3625 ■ proved, ≥ 1.3623, of the Hessian 3.103e6 "
+            "≠ moved x 2.3e6 on purpose",
         ),
         (
             "hessian_frobenius",
-            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget 2.2904 □ found "
-            "4.309e+06 ≠ moved x 2.28e+06",
+            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget 2.2904 □ found, of the "
+            "Hessian 4.309e6 ≠ moved x 2.3e6 on purpose",
         ),
         ("gradient_norm", "gradient norm 0.00641230 – – ○ did not move here"),
         ("fisher_rao", "Fisher-Rao norm 0.886000 – – ✗ declared invariant but moved: a bug"),
@@ -52,9 +54,10 @@ def test_the_verdict_comes_first_with_its_numbers() -> None:
     order = [
         "Audit of a net",
         "Two of five measures moved while no prediction changed.",
+        "! Not at rest: a step lowers the loss.",
         "Largest change of any prediction 7e-08 of the largest prediction, on 1,437 examples",
-        "Largest factor a measure moved × 2.28e+06 the spectral norm",
-        "Least spectral norm on the orbit 1.3625 proved: nothing on the orbit is below 1.3623",
+        "Spectral norm of the Hessian, as trained 2.05 at most 1.36 with the rescalings taken away",
+        "Least spectral norm 1.3625 of the Hessian, proved: nothing on the orbit is below 1.3623",
         "The measures",
         "Along the orbit",
         "The certificate",
@@ -72,9 +75,9 @@ def test_the_verdict_comes_first_with_its_numbers() -> None:
 
 def test_a_bound_is_rounded_down_and_never_up() -> None:
     data = reports.audit()
-    for bound, shown in [(1.99999, "1.9999"), (-1.23451, "-1.2346"), (3103999.0, "3.1039e+6")]:
+    for bound, shown in [(1.99999, "1.9999"), (-1.23451, "-1.2346"), (3103999.0, "3.1039e6")]:
         data["rows"][1]["infimum"]["lower_bound"] = bound
-        assert f"≥ {shown} " in cells(page(data), "hessian_spectral")
+        assert f"≥ {shown}, of the Hessian" in cells(page(data), "hessian_spectral")
 
 
 def test_infinite_factors_and_zeros() -> None:
@@ -82,11 +85,11 @@ def test_infinite_factors_and_zeros() -> None:
     data["rows"][1] |= {
         "factor": math.inf,
         "largest": math.inf,
-        "infimum": {"value": 0.0, "lower_bound": 0.0, "proved": True},
+        "infimum": reports.infimum(0.0, 0.0),
     }
     seen = text(page(data))
-    assert "Largest factor a measure moved × ∞" in seen
-    assert "Least spectral norm on the orbit 0 proved: nothing on the orbit is below 0" in seen
+    assert "∞" in cells(page(data), "hessian_spectral")
+    assert "Least spectral norm 0 of the Hessian, proved: nothing on the orbit is below 0" in seen
 
 
 def test_what_comes_from_outside_is_escaped() -> None:
@@ -126,7 +129,7 @@ def test_without_a_journey_the_page_says_why_there_is_no_figure() -> None:
     data = reports.audit()
     data["group"] = {"dim": 0, "kinds": {}, "blocked": []}
     data["certificates"] = {}
-    data["rows"] = data["rows"][:1]
+    data["rows"], data["head"] = data["rows"][:1], None
     data["rows"][0]["values"].pop("sharpened")
     source = page(data)
     seen = text(source)
@@ -134,7 +137,7 @@ def test_without_a_journey_the_page_says_why_there_is_no_figure() -> None:
     assert "There is one point only" in seen
     assert "No rescaling of the parameters keeps the predictions." in seen
     assert 'id="stop"' not in source
-    assert "Largest factor" not in seen
+    assert "as trained" not in seen
 
 
 def test_an_interrupted_audit_and_its_notes_are_told() -> None:
@@ -165,3 +168,26 @@ def test_predictions_that_are_identical_are_called_so() -> None:
     for certificate in data["certificates"].values():
         certificate |= {"relative": 0.0, "absolute": 0.0}
     assert "Largest change of any prediction 0 identical bit for bit" in text(page(data))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sign"), [("too uncertain", "○"), ("changed sign", "≠"), ("below its bound", "✗")]
+)
+def test_each_outcome_has_its_sign(outcome: str, sign: str) -> None:
+    """What is too uncertain is no invariance, whatever was promised."""
+    data = reports.audit()
+    data["rows"][0] |= {"outcome": outcome, "verdict": "so it is"}
+    assert f"{sign} so it is" in cells(page(data), "loss")
+
+
+def test_every_outcome_of_an_audit_is_known() -> None:
+    assert set(words.KINDS) == {outcome.value for outcome in Outcome}
+    assert set(words.CALM) <= {standing.value for standing in Standing}
+
+
+def test_at_a_minimum_nothing_warns() -> None:
+    data = reports.audit()
+    data["rest"] = {"standing": "close to a minimum", "text": "Close to a minimum: no step."}
+    source = page(data)
+    assert '<p class="lead">Close to a minimum: no step.</p>' in source
+    assert '<p class="warning">' not in source

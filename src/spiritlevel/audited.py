@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +12,27 @@ from torch import Tensor
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
-from spiritlevel.measures.base import Measure
+from spiritlevel.judging import ERRORS, Infimum, Outcome, spread
+from spiritlevel.measures.rest import Rest, Standing
 from spiritlevel.objective import Objective
+from spiritlevel.orbit.problem import Kind
 from spiritlevel.plain import csv_text, json_text, written
+from spiritlevel.spoken import digits, share, times
 from spiritlevel.symmetry import Certificate, Group
 
-SCHEMA = 2
-LAYERWISE = ("here", "layers", "sharpened")  # points that whole layers lead to
-VAGUE = 0.5  # relative: an error that is no error bar but an excuse
-NEARLY = 0.05  # relative: how far the eps of norms may move what is invariant without them
-
-
-@dataclass(frozen=True)
-class Infimum:
-    """The least value over the orbit: proved, with a lower bound, or the least one found."""
-
-    value: float
-    lower_bound: float | None
-    proved: bool
+SCHEMA = 3
+MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss-Newton matrix"}
+STAYED = (Outcome.INVARIANT, Outcome.PROMISED, Outcome.VAGUE, Outcome.STILL)
+SLIGHT = 0.01  # a share that is not worth speaking of
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measure at several points that are one network, and what follows."""
+    """One measure at several points that are one network, and what follows.
+
+    `apart` is the largest relative change of a prediction at these points where an eps changes
+    them, else zero.
+    """
 
     name: str
     title: str
@@ -42,41 +40,16 @@ class Row:
     values: dict[str, Estimate]
     infimum: Infimum
     promised: bool
-    moved: bool
-    text: str
-
-    @classmethod
-    def judged(
-        cls,
-        name: str,
-        measure: Measure,
-        values: dict[str, Estimate],
-        alike: float,
-        infimum: Infimum,
-        equality: str = "identical predictions",
-    ) -> Row:
-        """A row whose verdict follows from the values, their errors and what was promised."""
-        wild = [p for p, e in values.items() if not math.isfinite(e.value)]
-        moved = bool(wild) or differ(values.values(), alike)
-        promised = measure.promises("unit")
-        if wild:
-            text = f"overflows at the point {wild[0]}"
-        elif promised:
-            text = _promise(values, moved, approximate=not equality.startswith("identical"))
-        elif not moved:
-            text = "did not move here"
-        elif not measure.promises("layer"):
-            text = f"moved x {times(spread(values.values()))} with {equality}"
-        elif differ([values[p] for p in LAYERWISE if p in values], alike):
-            text = "declared invariant by layers but moved: a bug"
-        else:
-            text = f"moved x {times(spread(values.values()))} by units, not by layers"
-        title = measure.title.strip()
-        return cls(name, title, measure.family, values, infimum, promised, moved, text)
+    outcome: Outcome
+    apart: float = 0.0
 
     @property
     def here(self) -> Estimate:
         return self.values["here"]
+
+    @property
+    def moved(self) -> bool:
+        return self.outcome not in STAYED
 
     @property
     def factor(self) -> float:
@@ -84,13 +57,36 @@ class Row:
         return spread(self.values.values())
 
     @property
+    def largest_at(self) -> str:
+        """The point of the largest value."""
+        return max(self.values, key=lambda p: _or_least(self.values[p].value))
+
+    @property
     def largest(self) -> float:
-        values = [e.value for e in self.values.values()]
-        return max([v for v in values if not math.isnan(v)], default=math.nan)
+        return self.values[self.largest_at].value
 
     @property
     def bug(self) -> bool:
-        return self.text.endswith("a bug")
+        return self.outcome in ERRORS
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        return _sentence(self) + self._equality
+
+    @property
+    def short(self) -> str:
+        """The verdict as far as a narrow column holds it; the summary says the rest."""
+        if self.outcome is Outcome.UNITS:
+            return f"x {times(self.factor)} by units"
+        return _sentence(self)
+
+    @property
+    def _equality(self) -> str:
+        if self.outcome not in (Outcome.MOVED, Outcome.TURNED):
+            return ""
+        how = f"predictions equal to {self.apart:.0e}" if self.apart else "identical predictions"
+        return f" with {how}"
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """Title, value here, least on the orbit, largest reached and verdict, as text."""
@@ -102,17 +98,9 @@ class Row:
             value += f" ± {format_error(e.error)}"
         if not self.moved:
             return self.title, value, "", "", self.text
-        sign = "" if least.proved else "≤ "
+        # the least of some searched maxima bounds nothing
+        sign = "" if least.proved else "~ " if e.status is Status.LOWER_BOUND else "≤ "
         return self.title, value, sign + digits(least.value), digits(self.largest), self.short
-
-    @property
-    def short(self) -> str:
-        """The verdict as far as a narrow column holds it; the summary says the rest."""
-        if self.bug or not self.moved:
-            return self.text
-        if self.text.endswith("not by layers"):
-            return f"x {times(self.factor)} by units"
-        return self.text.partition(" with ")[0]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -123,11 +111,90 @@ class Row:
             "values": {p: e.to_dict() for p, e in self.values.items()},
             "infimum": vars(self.infimum).copy(),
             "largest": self.largest,
+            "largest_at": self.largest_at,
             "factor": self.factor,
             "promised": self.promised,
             "moved": self.moved,
+            "outcome": self.outcome.value,
             "verdict": self.text,
         }
+
+
+def _surely(row: Row) -> float:
+    """The least value, if it is not proved with its error, and never above the value here."""
+    least, point = row.infimum, row.infimum.point
+    if least.proved or point not in row.values:
+        return least.value
+    return min(row.values[point].value + 2 * row.values[point].error, row.here.value)
+
+
+def _or_least(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _sentence(row: Row) -> str:
+    """What became of a measure, in words."""
+    finite = [e.value for e in row.values.values() if math.isfinite(e.value)] or [math.nan]
+    way = f"from {digits(min(finite))} to {digits(max(finite))}"
+    wild = [p for p, e in row.values.items() if not math.isfinite(e.value)]
+    moved = f"moved x {times(row.factor)}" if math.isfinite(row.factor) else f"moved {way}"
+    # how far that is was our choice
+    purpose = " on purpose" if row.largest_at == "sharpened" else ""
+    return {
+        Outcome.INVARIANT: "invariant",
+        Outcome.PROMISED: "invariant by promise",
+        Outcome.NEARLY: f"approximately invariant (eps of norms, {row.factor - 1:.0e})",
+        Outcome.VAGUE: "undecided: too uncertain",
+        Outcome.STILL: "did not move here",
+        Outcome.MOVED: moved + purpose,
+        Outcome.UNITS: f"{moved} by units, not by layers",
+        Outcome.TURNED: f"changed sign, {way}",
+        Outcome.OVERFLOW: f"overflows at the point {', '.join(wild[:1])}",
+        Outcome.BROKEN: "declared invariant but moved: a bug",
+        Outcome.LAYERS_BROKEN: "declared invariant by layers but moved: a bug",
+        Outcome.REFUTED: f"below its proved bound at the point {row.infimum.refuted}: a bug",
+    }[row.outcome]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a reader can use: one measure as trained, and with the rescalings taken away."""
+
+    name: str
+    title: str
+    matrix: Kind
+    here: float
+    least: float
+    proved: bool
+    dim: int
+
+    @property
+    def part(self) -> float:
+        """The part of the value that was coordinates: if nothing is proved, at least that."""
+        return 1 - self.least / self.here
+
+    @property
+    def subject(self) -> str:
+        """With the name of its matrix."""
+        return f"Sharpness ({self.title} of {MATRICES[self.matrix]})"
+
+    @property
+    def left(self) -> str:
+        """What is left, in words."""
+        rescalings = f"{self.dim:,} rescalings are" if self.dim > 1 else "one rescaling is"
+        if self.part < SLIGHT:
+            known = "is the least" if self.proved else "was the least that was found"
+            return f"and that {known} when {rescalings} taken away"
+        least, part = digits(self.least), share(self.part)
+        if not self.proved:
+            least, part = f"at most {least}", f"at least {part}"
+        return f"{least} when {rescalings} taken away: {part} of it was coordinates"
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {digits(self.here)} as trained, {self.left}."
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "part": self.part, "subject": self.subject, "left": self.left}
 
 
 @dataclass(frozen=True)
@@ -143,6 +210,7 @@ class Audit:
     elements: dict[str, Tensor]
     certificates: dict[str, Certificate]
     provenance: dict[str, Any]
+    rest: Rest | None = None
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
@@ -158,21 +226,32 @@ class Audit:
         return max((c.relative for c in self.certificates.values()), default=0.0)
 
     @property
+    def head(self) -> Head | None:
+        """The first measure of curvature that moved, as trained and as it may be."""
+        for row in self.rows:
+            here, least = row.here.value, _surely(row)
+            known = math.isfinite(here) and math.isfinite(least) and 0 < least <= here
+            if row.outcome is Outcome.MOVED and row.infimum.matrix and known:
+                found = (row.name, row.title, row.infimum.matrix, here, least, row.infimum.proved)
+                return Head(*found, self.group.dim)
+        return None
+
+    @property
     def headline(self) -> str:
         """The verdict in one sentence."""
-        if not self.group.dim:
-            return "No rescaling keeps the predictions of this network: there is nothing to move."
         moved = [row for row in self.rows if row.moved and not row.promised]
+        if any(row.outcome is Outcome.REFUTED for row in self.rows):
+            return "A value lies below a bound that is proved: an error of spiritlevel's, a bug."
         if any(row.bug for row in self.rows):
             return "A measure that promises to be invariant moved: a bug."
+        if not self.group.dim:
+            return "No rescaling keeps the predictions of this network: there is nothing to move."
         if not moved:
             return "Nothing that was measured moves along the rescalings of this network."
-        far = max(moved, key=lambda row: row.factor)
-        text = f"The {far.title} moved by a factor of {times(far.factor)} while no prediction did"
-        still = [row for row in self.rows if row.name == "orbit_spectral"]
-        if still:
-            text += f"; the sharpness that is left is {digits(still[0].here.value)}"
-        return text + "."
+        if self.head is not None:
+            return str(self.head)
+        row = moved[0]
+        return f"The {row.title} is {digits(row.here.value)} as trained and {row.text}."
 
     def __str__(self) -> str:
         return plain(self.__rich__())
@@ -187,9 +266,12 @@ class Audit:
             style = "bold red" if row.bug else "green" if not row.moved else "red"
             *cells, text = row.cells()
             table.add_row(*cells, Text(text, style=style))
-        return Stack(
-            table, Text(), Text(self.headline, style="bold"), *(Text(t) for t in self.lines())
-        )
+        top = []
+        if self.rest is not None:
+            calm = self.rest.standing in (Standing.MINIMUM, Standing.FLAT)
+            top = [Text(self.rest.text, style="" if calm else "bold yellow"), Text()]
+        words = [Text(self.headline, style="bold"), *(Text(t) for t in self.lines())]
+        return Stack(*top, table, Text(), *words)
 
     def lines(self) -> list[str]:
         """What was done and how well it is known, in words."""
@@ -204,13 +286,15 @@ class Audit:
             blocks = blocks or "parameters that are not chosen"
             return [f"(Rescalings are blocked by {blocks}.)", *last]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
-        sharp = ", one sharpened to an eigenvalue of 1e6" if "sharpened" in self.elements else ""
+        sharp = ""
+        if "sharpened" in self.elements:
+            sharp = ", one of them sharpened on purpose to an eigenvalue of 1e6"
         size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
         return [
             f"Predictions are {size} on {p['examples']} examples and on random inputs, at "
             f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
-            "least: over all such networks, proved; ≤ the least of these points. largest: of these "
-            f"points{sharp}.",
+            "least: over all such networks, proved; ≤ the least that was measured at these points. "
+            f"largest: of these points{sharp}.",
             *last,
         ]
 
@@ -220,6 +304,8 @@ class Audit:
         return {
             "schema": SCHEMA,
             "headline": self.headline,
+            "head": None if self.head is None else self.head.to_dict(),
+            "rest": None if self.rest is None else self.rest.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "group": {"dim": self.group.dim, "kinds": self.group.kinds, "blocked": blocked},
             "certificates": {
@@ -237,53 +323,7 @@ class Audit:
         rows = []
         for r in self.rows:
             e, i = r.here, r.infimum
-            numbers = [e.value, e.error, e.status.value, i.value, i.proved, r.largest, r.factor]
-            rows.append([r.name, r.family, *numbers, r.moved, r.text])
-        head = "name family here error status least proved largest factor moved verdict"
+            numbers = [e.value, e.error, e.status.value, i.value, i.proved, i.matrix or ""]
+            rows.append([r.name, r.family, *numbers, r.largest, r.factor, r.moved, r.text])
+        head = "name family here error status least proved matrix largest factor moved verdict"
         return written(csv_text(head, rows), path)
-
-
-def _promise(values: dict[str, Estimate], moved: bool, approximate: bool) -> str:
-    """What became of a promise to be invariant."""
-    if len(values) == 1:
-        return "invariant by promise"
-    factor = spread(values.values())
-    if moved and approximate and factor <= 1 + NEARLY:
-        return f"approximately invariant (eps of norms, {factor - 1:.0e})"
-    if moved:
-        return "declared invariant but moved: a bug"
-    if any(e.error > VAGUE * abs(e.value) for e in values.values()):
-        return "undecided: too uncertain"
-    return "invariant"
-
-
-def differ(values: Any, alike: float) -> bool:
-    """Whether estimates differ by more than their errors and the rounding."""
-    found = list(values)
-    low = min(found, key=lambda e: e.value)
-    high = max(found, key=lambda e: e.value)
-    noise = 3 * (low.error + high.error) + alike * max(abs(low.value), abs(high.value))
-    return high.value - low.value > noise
-
-
-def spread(values: Any) -> float:
-    """The largest over the smallest in magnitude; infinite across zero."""
-    found = [e.value for e in values]
-    sizes = [abs(v) for v in found]
-    if not all(map(math.isfinite, found)) or min(found) < 0 < max(found):
-        return math.inf
-    if min(sizes) == 0:
-        return math.inf if max(sizes) else 1.0
-    return max(sizes) / min(sizes)
-
-
-def times(factor: float) -> str:
-    """A factor, as roughly as it is spoken of."""
-    if factor < 100:
-        return f"{factor:.2g}"
-    return f"{factor:.0f}" if factor < 1e5 else f"{factor:.1e}"
-
-
-def digits(value: float) -> str:
-    """Three digits: enough to compare."""
-    return format_value(value, 0.1 * abs(value))

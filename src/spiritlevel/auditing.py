@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spiritlevel.audited import Audit, Infimum, Row
-from spiritlevel.diagonals import multilinear
+from spiritlevel.audited import Audit, Row
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
+from spiritlevel.judging import ALIKE, Infimum, Outcome, below, judge, least_seen
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.measuring import verdict
 from spiritlevel.measures.registry import MEASURES, checked
+from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.operators import scaled
 from spiritlevel.orbit import OrbitMinimum
@@ -26,6 +26,7 @@ from spiritlevel.progress import bar
 from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.sharpening import sharpen
 from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+from spiritlevel.symmetry.degree import multilinear
 from spiritlevel.version import __version__
 
 DEFAULT = (
@@ -44,10 +45,8 @@ DEFAULT = (
 )
 FAR = 1e-2  # relative: predictions that an eps changes by more are not those of one network
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
-# Relative, beside the errors: what the rounding of parameters and products may do to a value
-ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
+PROBES = 64  # of a value that seems to refute a bound
 # What moved a million times needs no third digit
-HERE = {"tol": 1e-3, "rtol": 0.1, "budget": 200}
 ELSEWHERE = {"tol": 1e-2, "rtol": 0.3, "budget": 40, "least_probes": 8}
 
 
@@ -58,6 +57,9 @@ def audit(
     *,
     strength: float = 1.0,
     seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.1,
+    budget: int = 200,
     group: Group | None = None,
 ) -> Audit:
     """Measure a network at several points that compute the same function, and compare.
@@ -65,8 +67,9 @@ def audit(
     The points are the given one, the balanced one (least trace), the flattest one (least
     Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
     and one sharpened on purpose. That predictions stay is proved for each before anything is
-    measured. A measure that promises to be invariant and moves is a bug. Interrupted, it returns
-    the rows that are done.
+    measured. A measure that promises to be invariant and moves is a bug. `tol`, `rtol` and `budget`
+    are those of `measure`, at the given point; elsewhere the numbers are rougher. Interrupted, it
+    returns the rows that are done.
     """
     only_objectives(objective)
     names = checked(measures, single=True)
@@ -76,13 +79,13 @@ def audit(
     group = symmetries(objective) if group is None else group
     ends = [name for name in names if MEASURES[name].shares == "extremes"]
     both_ends = any(name != "hessian_spectral" for name in ends)
-    work = _Work(objective, group, seed, strength, both_ends)
+    here = {"tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
     work.find_points(names)
     found_points = time.perf_counter()
     rows, interrupted = _rows(work, names)
-    rest = verdict(work.here)
-    if rest and not rest.startswith("Close to a minimum"):
-        work.notes.append(rest)
+    standing = None if interrupted else rest(work.here)
+    work.products += 0 if standing is None else standing.products
     provenance = {
         "examples": objective.examples,
         "parameters": objective.size,
@@ -97,7 +100,9 @@ def audit(
         "interrupted": interrupted,
         "versions": {"spiritlevel": __version__, "torch": torch.__version__},
     }
-    return Audit(tuple(rows), objective, group, work.elements, work.certificates, provenance)
+    return Audit(
+        tuple(rows), objective, group, work.elements, work.certificates, provenance, standing
+    )
 
 
 @dataclass
@@ -109,6 +114,7 @@ class _Work:
     seed: int
     strength: float
     both_ends: bool
+    accuracy: dict[str, Any]
     elements: dict[str, Tensor] = field(default_factory=dict)
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
@@ -122,7 +128,7 @@ class _Work:
     def find_points(self, names: list[str]) -> None:
         """Elements of the group, each with the proof that predictions stay."""
         base, group = self.objective, self.group
-        self.points["here"] = Instruments(base, **HERE, **self._settings)
+        self.points["here"] = Instruments(base, **self.accuracy, **self.settings)
         ways: dict[str, Callable[[], Tensor]] = {
             "moved": lambda: group.random(self.seed, self.strength),
             "sharpened": self._sharpened,
@@ -154,7 +160,7 @@ class _Work:
         return self.group.of_layers(found.element)
 
     @property
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         # compiling once for every point would take longer than the products do
         return {
             "seed": self.seed,
@@ -165,7 +171,8 @@ class _Work:
 
     def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:
         """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
-        found = Instruments(twin, **ELSEWHERE, **self._settings)
+        budget = min(ELSEWHERE["budget"], self.accuracy["budget"])
+        found = Instruments(twin, **{**ELSEWHERE, "budget": budget}, **self.settings)
         if certificate.verdict != "exact":  # then the law does not hold either
             return found
         scales = 1 / self.group.flat_factors(element, self.objective.shapes)
@@ -223,11 +230,18 @@ def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
         values[place] = found
         tick()
     alike = ALIKE[work.objective.dtype]
-    equality = "identical predictions"
-    if any(c.verdict == "approximate" for c in work.certificates.values()):
-        worst = max(c.relative for c in work.certificates.values())
-        equality = f"predictions equal to {worst:.0e}"
-    return Row.judged(name, measure, values, alike, _infimum(work, name, values), equality)
+    apart = [c.relative for c in work.certificates.values() if c.verdict == "approximate"]
+    outcome = judge(measure, values, alike, bool(apart))
+    infimum = _infimum(work, measure, values)
+    if infimum.refuted:
+        outcome = Outcome.REFUTED
+        work.notes.append(
+            f"{name} at the point {infimum.refuted} is below {infimum.lower_bound:.6g}, which was "
+            "to be the least: an error of spiritlevel's; please report it"
+        )
+    title, promised = measure.title.strip(), measure.promises("unit")
+    worst = max(apart, default=0.0)
+    return Row(name, title, measure.family, values, infimum, promised, outcome, worst)
 
 
 def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
@@ -240,26 +254,55 @@ def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
         yield place, found
 
 
-def _infimum(work: _Work, name: str, values: dict[str, Estimate]) -> Infimum:
+def _infimum(work: _Work, measure: Measure, values: dict[str, Estimate]) -> Infimum:
     """The least value over the orbit: proved where there is a proof, else the least one seen."""
-    least = _proof(work, name)
-    if least is not None and least.status is Status.CONVERGED and not least.divided_out:
-        return Infimum(least.value, least.lower_bound, True)
-    if name in ("orbit_trace", "orbit_spectral"):  # least values by definition
-        here = values["here"]
-        return Infimum(here.value, here.value - here.error, here.converged)
-    finite = [e for e in values.values() if math.isfinite(e.value)] or list(values.values())
-    low = min(finite, key=lambda e: e.value)
-    return Infimum(low.value + 2 * low.error, None, False)
+    bottom = measure.bottom
+    matrix = None if bottom is None or bottom.order else bottom.matrix
+    point = least_seen(values)
+    seen = Infimum(values[point].value, None, False, matrix, point)
+    least = _proof(work, measure)
+    if least is None or least.status is not Status.CONVERGED or least.lower_bound is None:
+        return seen
+    bound, by_definition = least.lower_bound, measure.promises("unit")
+    if not math.isfinite(bound) or (least.divided_out and not by_definition):
+        return seen
+    refuted = _refuted(work, measure, bound, values)
+    if refuted is None:
+        return Infimum(least.value, bound, True, matrix, "here" if by_definition else "balanced")
+    return Infimum(seen.value, bound, False, matrix, point, refuted)
 
 
-def _proof(work: _Work, name: str) -> OrbitMinimum | None:
-    """The orbit minimum that a measure shrinks to, where it is known."""
-    if not work.group.dim or not work.here.used("diagonal"):
+def _refuted(
+    work: _Work, measure: Measure, bound: float, values: dict[str, Estimate]
+) -> str | None:
+    """A point whose value lies below a bound, also when it is measured a second time."""
+    alike = ALIKE[work.objective.dtype]
+    assert measure.bottom is not None
+    if measure.bottom.norm == "spectral":  # of a psd matrix: its trace is no less than its norm
+        trace = Estimate(work.here.least_trace.value)
+        if below(bound, {"balanced": trace}, alike):
+            return "balanced"
+    point = below(bound, values, alike)
+    if point is None:
         return None
-    if name == "layer_minimum":
-        return work.here.least_trace
-    if name != "hessian_trace" or not multilinear(work.objective):
+    # by chance one in a hundred does: other draws, and more of them
+    settings = {**work.settings, "seed": work.seed + 1, "least_probes": PROBES}
+    again = Instruments(work.points[point].objective, **work.accuracy, **settings)
+    found = measure.function(again)
+    assert isinstance(found, Estimate)
+    work.products += found.matvecs
+    return below(bound, {point: found}, alike)
+
+
+def _proof(work: _Work, measure: Measure) -> OrbitMinimum | None:
+    """The orbit minimum that a measure shrinks to, where it is known."""
+    bottom = measure.bottom
+    if bottom is None or bottom.order or not work.group.dim or not work.here.used("diagonal"):
+        return None
+    if bottom.norm == "spectral":
+        return work.here.least_norm if bottom.matrix == "ggn" else None
+    if bottom.norm != "trace":
         return None
     # for such nets the trace of the Hessian is that of the Gauss-Newton matrix
-    return work.here.least_trace
+    known = bottom.matrix == "ggn" or multilinear(work.objective)
+    return work.here.least_trace if known else None

@@ -7,23 +7,27 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from spiritlevel.audited import differ, digits
-from spiritlevel.auditing import ALIKE
+from spiritlevel.bottoms import Bottoms, Interval
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
+from spiritlevel.judging import ALIKE, SURE, differ
+from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.orbit import OrbitMinimum, Supremum, minimum, supremum
+from spiritlevel.orbit import Supremum, supremum
+from spiritlevel.orbit.problem import Kind
 from spiritlevel.plain import csv_text, json_text, written
 from spiritlevel.progress import bar
 from spiritlevel.scope import heard_interrupts, set_apart
+from spiritlevel.spoken import digits
 from spiritlevel.version import __version__
 
 COMPARED = (
@@ -35,21 +39,10 @@ COMPARED = (
     "orbit_trace",
     "orbit_spectral",
 )
-# The least value over the orbit (of the Gauss-Newton matrix) that a measure shrinks to
-LEAST = {
-    "hessian_spectral": "orbit_spectral",
-    "lambda_max": "orbit_spectral",
-    "eps_sharpness": "orbit_spectral",
-    "eps_sharpness_quadratic": "orbit_spectral",
-    "hessian_trace": "orbit_trace",
-    "expected_sharpness": "orbit_trace",
-    "layer_minimum": "orbit_trace",
-    "hessian_frobenius": "orbit_frobenius",
-}
-NORMS = {"hessian_spectral": "spectral", "lambda_max": "spectral", "hessian_trace": "trace"}
 SEARCHED = 1.5  # times: lower bounds that are closer do not say which maximum is larger
 EQUAL = 0.02  # relative: orbit minima that are known to be this close are called equal
-SCHEMA = 1
+SCHEMA = 2
+SYMBOLS: dict[Kind, str] = {"hessian": "H", "ggn": "G"}
 Answer = Literal["survives", "coordinates", "equal", "undecided"]
 
 
@@ -57,8 +50,9 @@ Answer = Literal["survives", "coordinates", "equal", "undecided"]
 class Pair:
     """One measure of two networks: which is larger here, and what that is worth.
 
-    `turned` is a network that computes what the smaller one does and for which the measure is
-    larger than the larger one's. `least` holds an interval for the least value over each orbit.
+    `least` holds, for each, the interval of the least value over its orbit; it is of the `matrix`,
+    and to `order` 2 only if that is not None. `turned` is a network that computes what the smaller
+    one does and has a larger value than the larger one: plain numbers can be put in any order.
     """
 
     name: str
@@ -66,17 +60,19 @@ class Pair:
     sharper: str
     other: str
     values: tuple[Estimate, Estimate]
-    least: tuple[tuple[float, float], tuple[float, float]] | None
+    least: tuple[Interval, Interval] | None
+    matrix: Kind | None
+    order: Literal[2] | None
     turned: Supremum | None
     answer: Answer
 
     @property
     def text(self) -> str:
-        # a loss or a norm of the weights is no sharpness
-        more = "larger" if MEASURES[self.name].family in ("loss", "norm") else "sharper"
+        more = "sharper" if _sharpness(MEASURES[self.name]) else "larger"
+        order = ", to second order" if self.order == 2 and self.least is not None else ""
         return {
-            "survives": f"{self.sharper} is {more}, and it survives",
-            "coordinates": f"{self.sharper} is {more} only in these coordinates",
+            "survives": f"{self.sharper} is {more}, and it survives{order}",
+            "coordinates": f"{self.sharper} is {more} only in these coordinates{order}",
             "equal": "equal",
             "undecided": self._doubt(),
         }[self.answer]
@@ -86,19 +82,35 @@ class Pair:
             return "undecided: what is left is unknown"
         return "undecided at this accuracy"
 
+    def least_cells(self) -> dict[str, str]:
+        """The least value of each of the two, as text."""
+        cells = {}
+        for name, interval, here in zip(
+            (self.sharper, self.other), self.least or (), self.values, strict=False
+        ):
+            # what is least is not shown above the value here, whose error may be larger
+            value = interval.value if self.order else min(interval.value, here.value)
+            cells[name] = f"{'≤ ' if not interval.low else ''}{digits(value)}"
+        return cells
+
     @property
     def ratio(self) -> float:
+        """The larger over the smaller; infinite unless both are positive."""
         high, low = (e.value for e in self.values)
-        return high / low if low else math.inf
+        return high / low if low > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "title": self.title,
+            "family": MEASURES[self.name].family,
             "sharper": self.sharper,
             "other": self.other,
             "values": [e.to_dict() for e in self.values],
             "ratio": self.ratio,
-            "least": self.least and [list(interval) for interval in self.least],
+            "least": self.least and [[i.low, i.high] for i in self.least],
+            "matrix": self.matrix,
+            "order": self.order,
             "turned": None if self.turned is None else self.turned.outcome,
             "turned_value": None if self.turned is None else self.turned.value,
             "answer": self.answer,
@@ -141,15 +153,28 @@ class Comparison:
                 text = Text(pair.text, style=colours[pair.answer])
                 shown = [MEASURES[name].title.strip(), *cells] if i == 0 else [""] * len(self.names)
                 table.add_row(*shown, *([""] if i else []), text)
+            least = {n: cell for pair in rows for n, cell in pair.least_cells().items()}
+            matrix = rows[0].matrix if rows else None
+            if least and matrix:
+                cells = [least.get(n, "") for n in self.names]
+                table.add_row(f"  least, of {SYMBOLS[matrix]}", *cells, "", style="dim")
         return Stack(table, Text(), *(Text(line) for line in self._lines()))
 
     def _lines(self) -> list[str]:
         p = self.provenance
         turned = [pair for pair in self.pairs if pair.turned and pair.turned.outcome == "reached"]
         lines = []
+        if any(pair.least for pair in self.pairs):
+            lines.append(
+                "least: over all networks with the same predictions, which is what survives; H is "
+                "the Hessian, G the Gauss-Newton matrix."
+            )
         if turned:
             names = ", ".join(dict.fromkeys(pair.title for pair in turned))
-            lines.append(f"Turned around by a network with identical predictions: {names}.")
+            lines.append(
+                "Plain numbers can be put in either order: with identical predictions the smaller "
+                f"one was given the larger {names}."
+            )
         versions = ", ".join(f"{name} {version}" for name, version in p["versions"].items())
         return [*lines, *p["notes"], f"seed {p['seed']}, {p['seconds']:.0f} s, {versions}"]
 
@@ -166,31 +191,58 @@ class Comparison:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per measure and pair."""
-        head = "name sharper other value_sharper value_other ratio verdict"
+        head = "name sharper other value_sharper value_other ratio matrix verdict"
         rows = [
-            [p.name, p.sharper, p.other, *(e.value for e in p.values), p.ratio, p.text]
+            [p.name, p.sharper, p.other, *(e.value for e in p.values), p.ratio, p.matrix, p.text]
             for p in self.pairs
         ]
         return written(csv_text(head, rows), path)
 
+    def to_html(self) -> str:
+        """An HTML table for notebooks; `write_report` makes a page."""
+        head = "".join(f"<th>{escape(c)}</th>" for c in ("measure", *self.names, "verdict"))
+        body = ""
+        for name, found in self.values.items():
+            pairs = [pair for pair in self.pairs if pair.name == name]
+            cells = [pairs[0].title, *(str(found[n]) for n in self.names)]
+            verdicts = "<br>".join(escape(pair.text) for pair in pairs)
+            shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            body += f"<tr>{shown}<td>{verdicts}</td></tr>"
+        lines = "<br>".join(escape(line) for line in self._lines())
+        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
 
 @set_apart()
 def compare(
-    objectives: Mapping[str, Objective], measures: Sequence[str] = COMPARED, *, seed: int = 0
+    objectives: Mapping[str, Objective],
+    measures: Sequence[str] = COMPARED,
+    *,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.05,
+    budget: int = 200,
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
-    "sharper, and it survives": the least values over the two orbits (of the Gauss-Newton matrix)
+    "sharper, and it survives": the least values over the two orbits, of the measure's own matrix,
     are in the same order, apart by more than their errors, or the measure is invariant. "sharper
     only in these coordinates": they are equal, or in the other order. "undecided": neither, or
-    nothing is known of what is left. Architectures may differ.
+    nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
+    of `measure`.
     """
     only_objectives(*objectives.values())
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
     begin = time.perf_counter()
-    work = _Work({n: Instruments(o, seed=seed) for n, o in objectives.items()}, [])
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(
+        {n: Bottoms(Instruments(o, **settings)) for n, o in objectives.items()},
+        [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
+    )
     values, pairs = _compared(work, names)
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
@@ -216,7 +268,7 @@ def _compared(work: _Work, names: list[str]) -> tuple[dict[str, dict[str, Estima
                 except SpiritlevelError as error:
                     work.notes.append(f"no {name}: {error}")
                     continue
-                both = itertools.combinations(work.instruments, 2)
+                both = itertools.combinations(work.networks, 2)
                 rows = [_pair(work, name, found, *two) for two in both]
                 if heard:
                     raise KeyboardInterrupt
@@ -232,64 +284,76 @@ def _compared(work: _Work, names: list[str]) -> tuple[dict[str, dict[str, Estima
 
 @dataclass
 class _Work:
-    instruments: dict[str, Instruments]
+    networks: dict[str, Bottoms]
     notes: list[str]
 
     def measured(self, name: str) -> dict[str, Estimate]:
-        found = {n: MEASURES[name].function(i) for n, i in self.instruments.items()}
+        found = {n: MEASURES[name].function(b.instruments) for n, b in self.networks.items()}
         return {n: e for n, e in found.items() if isinstance(e, Estimate)}
 
-    def least(self, measure: str, name: str) -> tuple[float, float] | None:
-        """An interval that holds the least value over one network's orbit."""
-        if measure not in LEAST:
+    def least(self, name: str, network: str, here: Estimate) -> Interval | None:
+        """Where the least value over one network's orbit lies."""
+        bottom = MEASURES[name].bottom
+        if bottom is None:
             return None
-        instruments = self.instruments[name]
         try:
-            found = _least(instruments, LEAST[measure])
+            return self.networks[network].interval(bottom, here)
         except SpiritlevelError as error:
-            self.notes.append(f"no least value for {measure}: {error}")
+            self.notes.append(f"no least {MEASURES[name].title.strip()} of {network}: {error}")
             return None
-        slack = ALIKE[instruments.objective.dtype] * found.value
-        low = found.lower_bound if found.lower_bound is not None else found.value
-        wide = 3 * (found.stderr or 0.0) + slack
-        return low - wide, found.value + wide
 
-
-def _least(instruments: Instruments, which: str) -> OrbitMinimum:
-    if which == "orbit_frobenius":
-        objective, group = instruments.objective, instruments.group
-        return minimum(objective, group, norm="frobenius", diagonal=instruments.diagonal)
-    return instruments.least_trace if which == "orbit_trace" else instruments.least_norm
+    def alike(self, *networks: str) -> float:
+        return max(ALIKE[self.networks[n].instruments.objective.dtype] for n in networks)
 
 
 def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: str) -> Pair:
     sharper, other = (one, two) if values[one].value >= values[two].value else (two, one)
     high, low = values[sharper], values[other]
-    alike = max(ALIKE[work.instruments[n].objective.dtype] for n in (one, two))
-    decided = differ((high, low), alike)
+    decided = differ((high, low), work.alike(one, two))
     if Status.LOWER_BOUND in (high.status, low.status):  # two searches, not two maxima
         decided = high.value > SEARCHED * low.value
-    invariant = MEASURES[name].promises("unit")
+    measure = MEASURES[name]
+    invariant, bottom = measure.promises("unit"), measure.bottom
     least, turned = None, None
     if decided and not invariant:
-        intervals = work.least(name, sharper), work.least(name, other)
+        intervals = work.least(name, sharper, high), work.least(name, other, low)
         least = None if None in intervals else intervals
         turned = _turned(work, name, other, high)
-    known_equal = high.value + high.error <= (1 + EQUAL) * (low.value - low.error)
-    answer: Answer = "equal" if known_equal else "undecided"
     if decided:
         answer = _answer(invariant, least)
-    title = MEASURES[name].title.strip()
-    return Pair(name, title, sharper, other, (high, low), least, turned, answer)  # type: ignore[arg-type]
+    else:
+        answer: Answer = "equal" if _known_equal(high, low) else "undecided"
+    return Pair(
+        name,
+        measure.title.strip(),
+        sharper,
+        other,
+        (high, low),
+        least,  # type: ignore[arg-type]
+        None if bottom is None else bottom.matrix,
+        None if bottom is None else bottom.order,
+        turned,
+        answer,
+    )
+
+
+def _sharpness(measure: Measure) -> bool:
+    """Whether more of it is sharper: not of a loss, a smallest eigenvalue, a rank."""
+    curved = measure.family == "curvature" and bool(measure.invariances)
+    return measure.bottom is not None or curved or measure.family in ("worst case", "noise")
+
+
+def _known_equal(high: Estimate, low: Estimate) -> bool:
+    apart = high.value - low.value + high.error + low.error
+    return apart <= EQUAL * abs(low.value)
 
 
 def _turned(work: _Work, name: str, other: str, high: Estimate) -> Supremum | None:
     """The smaller one made larger than the larger one, with its predictions."""
-    instruments = work.instruments[other]
-    target = 1.1 * (high.value + 3 * high.error)
+    instruments, measure = work.networks[other].instruments, MEASURES[name]
+    target = 1.1 * (high.value + SURE * high.error)
     if not target > 0:
         return None
-    measure: Any = NORMS.get(name, MEASURES[name])
     try:
         return supremum(
             instruments.objective,
@@ -309,10 +373,11 @@ def _answer(invariant: bool, least: Any) -> Answer:
         return "survives"
     if least is None:  # it may be turned around, but what is left is unknown
         return "undecided"
-    (low, high), (other_low, other_high) = least
-    if low > other_high:
+    sharper, other = least
+    if sharper.low > other.high:
         return "survives"
-    if high < other_low:
+    if sharper.high < other.low:
         return "coordinates"
-    known_equal = max(high, other_high) <= (1 + EQUAL) * min(low, other_low)
+    widest = max(sharper.high, other.high)
+    known_equal = widest <= (1 + EQUAL) * min(sharper.low, other.low)
     return "coordinates" if known_equal else "undecided"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
-from torch.overrides import TorchFunctionMode
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
@@ -55,6 +53,11 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
     convex in the outputs is seen on all the data.
     """
     loss = objective.loss
+    if not objective.separable and objective.mode == "train":
+        raise SpiritlevelError(
+            "in train mode the examples of a batch depend on each other (BatchNorm, dropout): the "
+            'Gauss-Newton matrix has no diagonal example by example; use mode="eval"'
+        )
     if not objective.separable or loss.on_outputs is None:
         raise SpiritlevelError(
             "the Gauss-Newton diagonal needs a loss that is a sum over examples, of outputs and "
@@ -200,38 +203,6 @@ def _random_columns(objective: Objective, repeats: int, seed: int) -> Iterator[T
                     out, list(point.values()), column, retain_graph=True, materialize_grads=True
                 )
                 yield torch.cat([piece.reshape(-1) for piece in pieces])
-
-
-class _Seen(TorchFunctionMode):
-    """Notes the functions that a network calls, and how often with each parameter."""
-
-    def __init__(self, params: set[int]) -> None:
-        super().__init__()
-        self.params, self.names, self.uses = params, set[str](), Counter[int]()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        self.names.add(getattr(func, "__name__", str(func)))
-        if getattr(func, "__name__", "") in PRODUCTS:
-            given = [id(t) for t in (*args, *kwargs.values()) if id(t) in self.params]
-            self.uses.update(given)
-        return func(*args, **kwargs)
-
-
-@torch.no_grad()
-def multilinear(objective: Objective) -> bool:
-    """Whether a network is known to be piecewise linear in each of its parameters.
-
-    Of linear maps, sums, rectifiers and maxima, each parameter in one place: then the diagonals of
-    the Hessian and of the Gauss-Newton matrix are the same.
-    """
-    if objective.coordinates or objective.mode != "eval":
-        return False
-    params = objective.params
-    seen = _Seen({id(p) for p in params.values()})
-    with seen:
-        objective.outputs(params, objective.few(2))
-    return seen.names <= PIECEWISE_LINEAR and max(seen.uses.values(), default=0) <= 1
 
 
 def _outputs(objective: Objective) -> int:

@@ -82,7 +82,8 @@ def represent(objective: Objective, representation: Representation) -> Objective
     """The same network seen from other inputs: f o xi^-1 on the data xi(x).
 
     Predictions, loss and parameters stay; what changes is the geometry of the inputs (Dinh et al.,
-    2017, section 5.2). Batches must be (x, y) with inputs that are real numbers.
+    2017, section 5.2). Batches must be (x, y) with inputs that are real numbers, and the loss may
+    see them through the model alone.
     """
     only_objectives(objective)
     batches = []
@@ -103,13 +104,24 @@ def represent(objective: Objective, representation: Representation) -> Objective
     def see(model: nn.Module) -> None:
         model.register_forward_pre_hook(back, prepend=True)
 
-    return objective.edited(see).on(batches)
+    seen = objective.edited(see).on(batches)
+    if not math.isclose(seen.value(), objective.value(), rel_tol=1e-4, abs_tol=AGREES):
+        raise SpiritlevelError(
+            f"the loss is {objective.value():.6g}, and {seen.value():.6g} in the "
+            f"{representation.name}: it reads the inputs itself, or calls a part of the model"
+        )
+    return seen
 
 
 @set_apart()
 def input_gradients(objective: Objective) -> Tensor:
     """d l_i / d x_i, one row per example: how the loss answers to a change of the inputs."""
     only_objectives(objective)
+    if not objective.separable:
+        raise SpiritlevelError(
+            "input gradients of single examples do not exist here: the loss of a batch is no sum "
+            'over its examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
+        )
     rows = []
     with objective.smooth():
         for batch in objective.batches:
@@ -201,23 +213,38 @@ class Ranking:
         return max(map(abs, moves))
 
 
+@dataclass(frozen=True)
+class Laws:
+    """A truth and models of it, as distributions of one representation of the inputs."""
+
+    truth: Distribution
+    models: Mapping[str, Distribution]
+
+
 @set_apart()
 def ranked(
     truth: Distribution,
     models: Mapping[str, Distribution],
     representation: Representation,
     *,
+    seen: Laws | None = None,
     draws: int = 400,
     seed: int = 0,
 ) -> Ranking:
     """Models of the inputs judged in two representations, on the same draws.
 
     Distances between inputs (`MOVING`: squared error of the mean as a prediction, earth mover
-    between draws) are taken anew. Densities change by the same |det dxi/dx| for every model, so
-    that likelihoods move together and f-divergences (`FIXED`) do not move.
+    between draws) are taken anew. Likelihoods and f-divergences (`FIXED`) are those of densities;
+    `seen` are the distributions of u = xi(x) where they are known. Without them the densities of u
+    come from those of x by |det dxi/dx|, the same for every model: what `FIXED` shows is then the
+    rule itself and no measurement.
     """
     if not models:
         raise SpiritlevelError("give one model of the inputs or more: a name -> distribution")
+    if seen is not None and set(seen.models) != set(models):
+        raise SpiritlevelError(
+            f"`seen` has the models {', '.join(seen.models)}; give those of {', '.join(models)}"
+        )
     with kept_rng():
         torch.manual_seed(seed)
         x = truth.sample((draws,))
@@ -225,30 +252,51 @@ def ranked(
     identity = Representation(lambda x: x, lambda u: u, "identity")
     before, after = (
         {
-            criterion: {n: _criterion(criterion, truth, models[n], x, own[n], xi) for n in models}
-            for criterion in (*MOVING, *FIXED)
+            **_distances(models, x, own, xi),
+            **_densities(*_log_densities(truth, models, x, xi, laws)),
         }
-        for xi in (identity, representation)
+        for xi, laws in ((identity, Laws(truth, models)), (representation, seen))
     )
     return Ranking(before, after)
 
 
-def _criterion(
-    name: str, truth: Distribution, model: Distribution, x: Tensor, own: Tensor, xi: Representation
-) -> float:
-    u = xi.forward(x)
-    if name == "mean squared error":
-        return float((u - xi.forward(model.mean.expand_as(x))).square().sum(1).mean())
-    if name == "earth mover":
-        cost = torch.cdist(u, xi.forward(own)).numpy()
-        return float(cost[linear_sum_assignment(cost)].mean())
-    # the density of u = xi(x), for the truth and for the model alike
-    p, q = (d.log_prob(xi.inverse(u)) - xi.log_abs_det(xi.inverse(u)) for d in (truth, model))
-    ratio = (q - p).exp()
-    found = {
-        "log-likelihood": q,
-        "KL divergence": p - q,
-        "total variation": (1 - ratio).abs() / 2,
-        "squared Hellinger": 1 - ratio.sqrt(),
+def _distances(
+    models: Mapping[str, Distribution], x: Tensor, own: dict[str, Tensor], xi: Representation
+) -> dict[str, dict[str, float]]:
+    """Criteria that measure how far inputs are apart."""
+    u, errors, moves = xi.forward(x), {}, {}
+    for name, model in models.items():
+        mean = xi.forward(model.mean.expand_as(x))
+        errors[name] = float((u - mean).square().sum(1).mean())
+        cost = torch.cdist(u, xi.forward(own[name])).numpy()
+        moves[name] = float(cost[linear_sum_assignment(cost)].mean())
+    return dict(zip(MOVING, (errors, moves), strict=True))
+
+
+def _log_densities(
+    truth: Distribution,
+    models: Mapping[str, Distribution],
+    x: Tensor,
+    xi: Representation,
+    laws: Laws | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """log p(u) and log q(u) at u = xi(x), from the laws of u, or from those of x."""
+    if laws is not None:
+        u = xi.forward(x)
+        return laws.truth.log_prob(u), {n: model.log_prob(u) for n, model in laws.models.items()}
+    stretch = xi.log_abs_det(x)
+    return truth.log_prob(x) - stretch, {n: m.log_prob(x) - stretch for n, m in models.items()}
+
+
+def _densities(p: Tensor, models: dict[str, Tensor]) -> dict[str, dict[str, float]]:
+    """Means over the draws of log q, log p - log q, |1 - q / p| / 2 and 1 - sqrt(q / p)."""
+    return {
+        "log-likelihood": {n: float(q.mean()) for n, q in models.items()},
+        "KL divergence": {n: float((p - q).mean()) for n, q in models.items()},
+        "total variation": {
+            n: float((1 - (q - p).exp()).abs().mean()) / 2 for n, q in models.items()
+        },
+        "squared Hellinger": {
+            n: float((1 - ((q - p) / 2).exp()).mean()) for n, q in models.items()
+        },
     }
-    return float(found[name].mean())

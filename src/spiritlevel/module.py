@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -111,59 +107,6 @@ def working_dtype(module: nn.Module, dtype: torch.dtype | None) -> tuple[torch.d
     half = sorted(str(d) for d in held & {torch.float16, torch.bfloat16})
     note = f"the model holds {' and '.join(half)}; a copy was raised to {dtype}" if half else ""
     return dtype, note
-
-
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Read a checkpoint into the module: safetensors, or a state_dict without pickled code."""
-    try:
-        if path.suffix == ".safetensors":
-            state: Any = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise SpiritlevelError(f"no file {path}") from None
-    except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
-        if not isinstance(error, pickle.UnpicklingError):
-            raise SpiritlevelError(f"{path} cannot be read as a checkpoint: {error}") from None
-        raise SpiritlevelError(
-            f"{path} holds pickled code, which is not run; save model.state_dict() instead, "
-            "best as safetensors"
-        ) from None
-    if not isinstance(state, Mapping):
-        raise SpiritlevelError(f"{path} holds a {type(state).__name__}; save model.state_dict()")
-    if isinstance(state.get("state_dict"), Mapping):  # Lightning and many training scripts
-        state = state["state_dict"]
-    state = {
-        name.removeprefix("_orig_mod.").removeprefix("module."): t for name, t in state.items()
-    }
-    try:
-        result = module.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # shapes that differ
-        raise SpiritlevelError(f"{path} does not fit the model: {error}") from None
-    tied = _tied_names(module)
-    missing = [name for name in result.missing_keys if name not in tied]
-    if missing or result.unexpected_keys:
-        raise SpiritlevelError(
-            f"{path} does not fit the model: missing {missing[:3]}, "
-            f"unexpected {result.unexpected_keys[:3]}; check --model"
-        )
-
-
-def save_weights(module: nn.Module, params: Mapping[str, Tensor], path: Path) -> None:
-    """Write the module's state with other parameters as safetensors, whole or not at all."""
-    state = {**module.state_dict(), **params}
-    tied = _tied_names(module)
-    held = {n: t.detach().cpu().contiguous().clone() for n, t in state.items() if n not in tied}
-    part = path.with_name(path.name + ".part")
-    save_file(held, part)
-    part.replace(path)
-
-
-def _tied_names(module: nn.Module) -> set[str]:
-    """Names under which a parameter appears a second time; files leave them out."""
-    first = {name for name, _ in module.named_parameters()}
-    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return every - first
 
 
 def channels_last(tensor: Tensor) -> Tensor:

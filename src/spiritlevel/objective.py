@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from spiritlevel import batches as frozen
+from spiritlevel import premises
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel import premises
 from spiritlevel.loss import Heads, Loss, Total, adapt, moved
 from spiritlevel.microbatch import affordable, cannot_cut, cut
 from spiritlevel.module import (
@@ -110,7 +110,7 @@ class Objective:
         self._batches = frozen.freeze(data, self.place)
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
         self._writes_buffers = mode == "train"
-        with kept_rng():
+        with kept_rng(), frozen.explained(self._batches):
             with self._kept_buffers():
                 adapted = adapt(loss, self._model, self._batches, heads)
             self._loss = moved(adapted, self.dtype, self.device)

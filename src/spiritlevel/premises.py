@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +51,7 @@ def refuse_chance(once: float, again: float) -> None:
 
 def random_states() -> tuple[Any, ...]:
     """Of every global generator: drawing a number changes one of them."""
-    numpy = np.random.get_state()  # noqa: NPY002
+    numpy: Any = np.random.get_state()  # noqa: NPY002
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     states = [torch.get_rng_state(), *cuda]
     return (
@@ -113,7 +114,7 @@ def adds_up_in_pieces(
     edges = sorted({0, 1, 2, n, *torch.randint(1, n, (PIECES,), generator=draws).tolist()})
     total, count = (float(v) for v in on_outputs(out, batch))
     sums, counts = [], []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         some = order[a:b]
         if len(some):
             piece = on_outputs(out[some.to(out.device)], taken(batch, some))

@@ -107,7 +107,7 @@ def sharpen(
     """An observationally equivalent objective whose Hessian has an eigenvalue >= target.
 
     Scaling a block by e^s scales the Hessian there by e^-2s, so u'Hu of any u in the block grows
-    to the target in closed form (Dinh et al., 2017, theorem 4). Factors are powers of two: they
+    to the target in closed form (Dinh et al., 2017). Factors are powers of two: they
     round nothing, not even in float32. `operator` is the Hessian, where it is known already.
     """
     _check_target(objective, target)
@@ -192,7 +192,7 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
     """A twin for which a layer of zeros lies in the ball of radius epsilon around it.
 
     A layer scaled to the norm epsilon can be perturbed to zero within the ball, which proves that
-    the eps-sharpness is at least (L(zero) - L) / (1 + L) (Dinh et al., 2017, section 4.2.3).
+    the eps-sharpness is at least (L(zero) - L) / (1 + L) (Dinh et al., 2017).
     """
     only_objectives(objective)
     if not 0 < epsilon < math.inf:

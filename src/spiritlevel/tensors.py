@@ -40,22 +40,28 @@ def columns(vectors: Tensor) -> list[Tensor]:
     return [c.clone() if c.is_inference() else c for c in found]
 
 
-def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Apply `function` to every tensor of nested tuples, lists and mappings.
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply `function` to whatever nested tuples, lists and mappings hold.
 
-    Mappings of any class become dicts, numpy arrays become tensors, other leaves stay.
+    Mappings of any class become dicts.
     """
-    if isinstance(tree, np.ndarray):
-        tree = torch.from_numpy(tree)
-    if isinstance(tree, Tensor):
-        return function(tree)
     if isinstance(tree, Mapping):
-        return {key: map_tensors(function, value) for key, value in tree.items()}
+        return {key: map_leaves(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a namedtuple keeps its class
-        return type(tree)(*(map_tensors(function, item) for item in tree))
+        return type(tree)(*(map_leaves(function, item) for item in tree))
     if isinstance(tree, (tuple, list)):
-        return type(tree)(map_tensors(function, item) for item in tree)
-    return tree
+        return type(tree)(map_leaves(function, item) for item in tree)
+    return function(tree)
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """Apply `function` to every tensor of a tree; numpy arrays become tensors, the rest stays."""
+
+    def mapped(leaf: Any) -> Any:
+        tensor = torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+        return function(tensor) if isinstance(tensor, Tensor) else tensor
+
+    return map_leaves(mapped, tree)
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:

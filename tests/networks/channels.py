@@ -33,6 +33,7 @@ def _in_place(x: Tensor) -> Tensor:
 EVERYWHERE: dict[str, Maker] = {
     "relu": plain(F.relu),
     "relu in place": plain(_in_place),
+    "clipped in place": plain(lambda x: F.hardtanh_(x * 1.5)),
     "leaky relu": plain(lambda x: F.leaky_relu(x, 0.2)),
     "relu6": plain(F.relu6),
     "gelu": plain(F.gelu),
@@ -130,6 +131,20 @@ def _assigned(x: Tensor, axis: int, a: int) -> Tensor:
     return made
 
 
+def _written(x: Tensor, axis: int, a: int) -> Tensor:
+    """Half of the channels changed in place, by way of a view."""
+    made = x.clone()
+    half = made.narrow(axis, 0, max(x.shape[axis] // 2, 1))
+    changes: list[Callable[[Tensor], Tensor]] = [
+        torch.Tensor.square_,
+        torch.Tensor.relu_,
+        lambda t: t.mul_(x.narrow(axis, x.shape[axis] - t.shape[axis], t.shape[axis])),
+        lambda t: t[..., :1].fill_(float(t.ndim - 2)),
+    ]
+    changes[a](half)
+    return made
+
+
 def _masked_by_slices(x: Tensor, axis: int, a: int) -> Tensor:
     mask = torch.zeros(x.shape[axis], dtype=x.dtype)
     mask[a % 2 :] = 1
@@ -164,6 +179,7 @@ ALONG: dict[str, Callable[[int], Maker]] = {
     "unit": along(_normalize),
     "rearranged": along(_rearranged),
     "assigned": along(_assigned),
+    "written": along(_written),
     "masked by slices": along(_masked_by_slices),
     "reduced": along(_reduced),
     "signs": along(_gated_by_sign),

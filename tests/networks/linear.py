@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from networks.base import Forward, Maker, Piece, Shape, parameter
 from networks.channels import module
@@ -69,7 +70,16 @@ def product(shape: Shape, a: int, inner: Any) -> nn.Module:
     return Piece(functions[a], f=nn.Linear(d, 3), g=nn.Linear(d, 3, bias=a != 1))
 
 
+def parametrized(shape: Shape, a: int, inner: Any) -> nn.Module:
+    """Weights made of parameters: a norm for each row, for each column, for all, a spectral one."""
+    layer = nn.Linear(shape[-1], 3)
+    if a == 3:
+        return spectral_norm(layer)
+    return weight_norm(layer, dim=(0, 1, None)[a])  # type: ignore[arg-type]
+
+
 LAST_AXIS: dict[str, Maker] = {
+    "parametrized": parametrized,
     "linear": linear,
     "linear without bias": lambda shape, a, inner: nn.Linear(shape[-1], 2 + a, bias=False),
     "shared": shared,

@@ -96,8 +96,10 @@ def encoder(shape: Shape, a: int, inner: Any) -> nn.Module:
 
 
 def recurrent(shape: Shape, a: int, inner: Any) -> nn.Module:
-    make = nn.LSTM if a % 2 else nn.GRU
-    return Piece(lambda self, x: self.f(x)[0], f=make(shape[-1], 2, batch_first=True))
+    sizes: dict[str, Any] = {"input_size": shape[-1], "hidden_size": 2, "batch_first": True}
+    nets = [nn.GRU(**sizes), nn.LSTM(**sizes), nn.RNN(nonlinearity="relu", **sizes)]
+    nets.append(nn.RNN(nonlinearity="relu", bidirectional=True, num_layers=2, **sizes))
+    return Piece(lambda self, x: self.f(x)[0], f=nets[a])
 
 
 def mixer(shape: Shape, a: int, inner: Any) -> nn.Module:

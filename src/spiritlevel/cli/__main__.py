@@ -1,3 +1,3 @@
 from spiritlevel.cli import app
 
-app()
+app(prog_name="spiritlevel")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import check_writable, objective_from, refuse
+from spiritlevel.cli.loading import objective_from, refuse
 from spiritlevel.cli.options import (
     DataOption,
     DeviceOption,
@@ -16,6 +16,7 @@ from spiritlevel.cli.options import (
     ModelOption,
     WeightsOption,
 )
+from spiritlevel.cli.writing import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console

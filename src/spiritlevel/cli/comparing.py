@@ -8,17 +8,27 @@ from typing import Annotated, Any
 import typer
 
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import check_writable, objective_from
+from spiritlevel.cli.loading import objective_from
 from spiritlevel.cli.options import (
+    BudgetOption,
+    CsvOption,
     DataOption,
     DeviceOption,
     DtypeOption,
+    JsonOption,
     LossOption,
     ModelOption,
+    ModeOption,
     OnlyOption,
+    OutOption,
+    ParamsOption,
+    RtolOption,
     SeedOption,
+    TolOption,
+    given,
     names,
 )
+from spiritlevel.cli.writing import check_writable, write
 
 
 @app.command()
@@ -30,11 +40,17 @@ def compare(
     data: DataOption = None,
     loss: LossOption = None,
     only: OnlyOption = None,
+    params: ParamsOption = None,
+    mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
-    json: Annotated[Path | None, typer.Option(help="Also write the comparison as JSON.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write the comparison as CSV.")] = None,
+    tol: TolOption = 1e-3,
+    rtol: RtolOption = 0.05,
+    budget: BudgetOption = 200,
+    out: OutOption = None,
+    json: JsonOption = None,
+    csv: CsvOption = None,
 ) -> None:
     """Which of two checkpoints is flatter, and whether that survives their symmetries.
 
@@ -44,16 +60,18 @@ def compare(
         from spiritlevel.comparing import COMPARED
         from spiritlevel.comparing import compare as make
 
-        check_writable(json=json, csv=csv)
-        given = {"data": data, "loss": loss, "device": device, "dtype": dtype and dtype.value}
-        given = {k: v for k, v in given.items() if v is not None}
-        objectives = _objectives(checkpoints or [], model, given, seed)
-        found = make(objectives, names(only) or COMPARED, seed=seed)
+        check_writable(out=out, json=json, csv=csv)
+        options = given(data=data, loss=loss, params=params, mode=mode, dtype=dtype, device=device)
+        found = make(
+            _objectives(checkpoints or [], model, options, seed),
+            COMPARED if only is None else names(only) or [],
+            seed=seed,
+            tol=tol,
+            rtol=rtol,
+            budget=budget,
+        )
         console.print(found)
-        if json is not None:
-            found.to_json(json)
-        if csv is not None:
-            found.to_csv(csv)
+        write(found, console, out=out, json=json, csv=csv)
 
 
 def _objectives(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spiritlevel.cli.options import LOSSES
+from spiritlevel.cli.options import LOSSES, names
 
 if TYPE_CHECKING:
     from spiritlevel.objective import Objective
@@ -20,8 +22,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     from spiritlevel.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    if str(given.get("device", "")).startswith("cuda") and not torch.cuda.is_available():
-        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
+    _check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
         refuse(given, ("data", "weights", "loss", "params", "mode"), "needs --model")
@@ -29,68 +30,73 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
 
         size = {"batch": given["batch"]} if "batch" in given else {}
         return default_objective(seed=seed, dtype=precision, device=given.get("device"), **size)
-    made = load(model, "--model")
+    made, notes = module_from(model, given)
     if isinstance(made, Objective):
-        refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
         return made
-    if "weights" in given:
-        from spiritlevel.module import load_weights
-
-        load_weights(made, given["weights"])
     if "data" not in given:
         raise SpiritlevelError(
             "--data is missing: give package.module:factory that returns a DataLoader, a Dataset "
-            "or tensors (x, y); or let --model return an Objective"
+            "or tensors or arrays (x, y); or let --model return an Objective"
         )
     batches = load(given["data"], "--data")
     own_loss = "loss" not in given and _speaks_for_itself(batches)
     mode = given.get("mode", "eval")
-    return Objective(
+    objective = Objective(
         made,
         batches,
         None if own_loss else _loss(given.get("loss", LOSSES[0])),
-        params=[p.strip() for p in given["params"].split(",")] if "params" in given else None,
+        params=names(given.get("params")),
         mode=mode,
         dtype=precision,
         device=given.get("device"),
         seed=seed if mode == "train" else None,
     )
+    objective.notes = (*notes, *objective.notes)
+    return objective
 
 
-def check_writable(**paths: Path | None) -> None:
-    """Refuse a path that cannot be written to before the work is done, not after."""
+def _check_device(name: str) -> None:
+    import torch
+
     from spiritlevel.errors import SpiritlevelError
 
-    for option, path in paths.items():
-        if path is None:
-            continue
-        if path.is_dir():
-            raise SpiritlevelError(f"--{option} is {path}, a folder; name a file in it")
-        if not path.resolve().parent.is_dir():
-            raise SpiritlevelError(f"--{option} is {path}; there is no folder {path.parent}")
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise SpiritlevelError(f"--device is {name!r}; give cpu, cuda, cuda:1 or mps") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SpiritlevelError("--device cuda: no CUDA device is here; use --device cpu")
 
 
-def refuse(given: dict[str, Any], names: tuple[str, ...], why: str) -> None:
+def module_from(model: str, given: dict[str, Any]) -> tuple[Any, list[str]]:
+    """What a factory makes, with the weights of a file if given, and what to know about them."""
+    from spiritlevel.checkpoints import load_weights
+    from spiritlevel.objective import Objective
+
+    made = load(model, "--model")
+    if isinstance(made, Objective):
+        refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
+        return made, []
+    return made, load_weights(made, given["weights"]) if "weights" in given else []
+
+
+def refuse(given: dict[str, Any], options: tuple[str, ...], why: str) -> None:
     from spiritlevel.errors import SpiritlevelError
 
-    for name in names:
+    for name in options:
         if name in given:
             raise SpiritlevelError(f"--{name} {why}")
 
 
-def _speaks_for_itself(batches: Any) -> bool:
+def _speaks_for_itself(data: Any) -> bool:
     """Mappings go to models that compute their own loss."""
-    from collections.abc import Mapping
-
-    if isinstance(batches, (Mapping, list)):
-        first = batches[0] if isinstance(batches, list) and batches else batches
-        return isinstance(first, Mapping)
-    if isinstance(batches, tuple) or iter(batches) is batches:
-        return False
+    from spiritlevel.batches import is_one_batch
     from spiritlevel.scope import kept_rng
 
+    if is_one_batch(data) or not isinstance(data, Iterable) or iter(data) is data:
+        return isinstance(data, Mapping)
     with kept_rng():
-        return isinstance(next(iter(batches), None), Mapping)
+        return isinstance(next(iter(data), None), Mapping)
 
 
 def _loss(name: str) -> Any:
@@ -114,6 +120,9 @@ def _find(where: str, option: str) -> Any:
     module_name, _, attribute = where.partition(":")
     if not attribute:
         raise SpiritlevelError(f"{option} is {where!r}; write it as package.module:name")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise SpiritlevelError(f"{option} is {where!r}, a file; write it as {dotted}:{attribute}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -133,5 +142,22 @@ def load(where: str, option: str) -> Any:
     import torch
 
     found = _find(where, option)
-    ready = isinstance(found, torch.nn.Module) or not callable(found)
-    return found if ready else found()
+    if isinstance(found, torch.nn.Module) or not callable(found):
+        return found
+    if needed := _needed(found):
+        from spiritlevel.errors import SpiritlevelError
+
+        raise SpiritlevelError(
+            f"{option}: {where} needs arguments ({', '.join(needed)}); name a function without any"
+        )
+    return found()
+
+
+def _needed(factory: Any) -> list[str]:
+    """The parameters without which a factory cannot be called."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # builtins without a signature
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]

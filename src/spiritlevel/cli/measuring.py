@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import check_writable, objective_from
+from spiritlevel.cli.loading import objective_from
 from spiritlevel.cli.options import (
+    BudgetOption,
+    CsvOption,
     DataOption,
     DeviceOption,
     DtypeOption,
+    JsonOption,
     LossOption,
-    Mode,
     ModelOption,
+    ModeOption,
     OnlyOption,
+    OutOption,
+    ParamsOption,
+    RtolOption,
     SeedOption,
+    TolOption,
     WeightsOption,
+    given,
     names,
 )
+from spiritlevel.cli.writing import check_writable, write
 
 
 @app.command()
@@ -30,19 +34,17 @@ def measure(
     weights: WeightsOption = None,
     loss: LossOption = None,
     only: OnlyOption = None,
-    params: Annotated[
-        str | None, typer.Option(help='Parameters by pattern, such as "layer1.*,head.*".')
-    ] = None,
-    mode: Annotated[
-        Mode | None, typer.Option(help="The mode of BatchNorm and dropout; eval if left out.")
-    ] = None,
+    params: ParamsOption = None,
+    mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
-    tol: Annotated[float, typer.Option(help="Relative residual of eigenvalues.")] = 1e-3,
-    rtol: Annotated[float, typer.Option(help="Relative standard error of traces.")] = 0.05,
-    budget: Annotated[int, typer.Option(help="The most products for one measure.")] = 200,
-    json: Annotated[Path | None, typer.Option(help="Also write the table as JSON here.")] = None,
+    tol: TolOption = 1e-3,
+    rtol: RtolOption = 0.05,
+    budget: BudgetOption = 200,
+    out: OutOption = None,
+    json: JsonOption = None,
+    csv: CsvOption = None,
 ) -> None:
     """Curvature of a model at its parameters: value, error, cost.
 
@@ -51,11 +53,10 @@ def measure(
     with one_line_errors() as console:
         from spiritlevel.measures import measure as fill
 
-        check_writable(json=json)
-        given = {"data": data, "weights": weights, "loss": loss, "params": params}
-        given |= {"mode": mode and mode.value, "dtype": dtype and dtype.value, "device": device}
-        objective = objective_from(model, {k: v for k, v in given.items() if v is not None}, seed)
+        check_writable(out=out, json=json, csv=csv)
+        options = given(data=data, weights=weights, loss=loss, params=params)
+        options |= given(mode=mode, dtype=dtype, device=device)
+        objective = objective_from(model, options, seed)
         table = fill(objective, names(only), seed=seed, tol=tol, rtol=rtol, budget=budget)
         console.print(table)
-        if json is not None:
-            table.to_json(json)
+        write(table, console, out=out, json=json, csv=csv)

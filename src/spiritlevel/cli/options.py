@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,6 +45,27 @@ class Mode(str, Enum):
 
 
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separated by commas.")]
+ParamsOption = Annotated[
+    str | None, typer.Option("--params", help='Parameters by pattern, such as "layer1.*,head.*".')
+]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="The mode of BatchNorm and dropout; eval if left out."),
+]
+TolOption = Annotated[float, typer.Option("--tol", help="Relative residual of eigenvalues.", min=0)]
+RtolOption = Annotated[
+    float, typer.Option("--rtol", help="Relative standard error of traces.", min=0)
+]
+BudgetOption = Annotated[
+    int, typer.Option("--budget", help="The most products for one measure.", min=1)
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write the report, an HTML page, here.")
+]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", help="Also write the result as JSON here.")
+]
+CsvOption = Annotated[Path | None, typer.Option("--csv", help="Also write the table as CSV here.")]
 DtypeOption = Annotated[
     Precision | None, typer.Option("--dtype", help="The precision; the model's if left out.")
 ]
@@ -52,4 +73,13 @@ DtypeOption = Annotated[
 
 def names(only: str | None) -> list[str] | None:
     """The names in a list separated by commas."""
-    return [name.strip() for name in only.split(",")] if only else None
+    return None if only is None else [name.strip() for name in only.split(",") if name.strip()]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, as plain values."""
+    return {
+        name: value.value if isinstance(value, Enum) else value
+        for name, value in options.items()
+        if value is not None
+    }

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spiritlevel.cli.app import app, escaped, one_line_errors
-from spiritlevel.cli.loading import load, objective_from, refuse
-from spiritlevel.cli.options import DataOption, DeviceOption, LossOption, ModelOption, SeedOption
+from spiritlevel.cli.loading import module_from, objective_from, refuse
+from spiritlevel.cli.options import (
+    DataOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    LossOption,
+    ModelOption,
+    ModeOption,
+    ParamsOption,
+    SeedOption,
+    WeightsOption,
+    given,
+)
+from spiritlevel.cli.writing import check_writable, say_written
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    from spiritlevel.sharpening import Sharpened
+    from spiritlevel.symmetry import Group
+
+SCHEMA = 1
 
 
 class Statistics(str, Enum):
@@ -27,6 +50,8 @@ class Eps(str, Enum):
 def symmetries(
     model: ModelOption = None,
     data: DataOption = None,
+    weights: WeightsOption = None,
+    loss: LossOption = None,
     shape: Annotated[
         str | None, typer.Option(help='The shape of one input, such as "3,32,32"; or --data.')
     ] = None,
@@ -36,42 +61,30 @@ def symmetries(
     eps: Annotated[
         Eps, typer.Option(help="Whether the eps of norms may break a scale a little.")
     ] = Eps.exact,
+    params: ParamsOption = None,
+    mode: ModeOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
     seed: SeedOption = 0,
+    json: JsonOption = None,
 ) -> None:
     """Every rescaling of a model's parameters that changes no prediction, layer by layer.
 
     Needs no data and no weights: the graph says it all. Without --model it runs on a small net.
     """
     with one_line_errors() as console:
-        import torch
-
-        from spiritlevel.errors import SpiritlevelError
-        from spiritlevel.objective import Objective
         from spiritlevel.symmetry import symmetries as find
 
-        example = None
-        if model is None:
-            refuse(
-                {k: v for k, v in (("data", data), ("shape", shape)) if v},
-                ("data", "shape"),
-                "needs --model",
-            )
-            from spiritlevel.default import default_objective
-
-            made: Any = default_objective(seed=seed)
-        elif data is not None:
-            made = objective_from(model, {"data": data}, seed)
-        else:
-            made = load(model, "--model")
-        if shape is not None:
-            if data is not None or isinstance(made, Objective):
-                raise SpiritlevelError("--shape does not apply: the data say what the model takes")
-            try:
-                sizes = [int(n) for n in shape.split(",")]
-            except ValueError:
-                raise SpiritlevelError(f'--shape is {shape!r}; write it as "3,32,32"') from None
-            example = torch.randn(2, *sizes, generator=torch.Generator().manual_seed(seed))
-        console.print(find(made, example, statistics=statistics.value, eps=eps.value))
+        check_writable(json=json)
+        options = given(data=data, weights=weights, loss=loss, params=params, mode=mode)
+        options |= given(dtype=dtype, device=device)
+        made, notes = _subject(model, options, seed)
+        example = None if shape is None else _example(shape, made, model, seed)
+        found = find(made, example, statistics=statistics.value, eps=eps.value)
+        console.print(found)
+        _say(notes, console)
+        if json is not None:
+            _write(_of_group(found, notes), json, console)
 
 
 @app.command()
@@ -86,26 +99,30 @@ def sharpen(
     model: ModelOption = None,
     data: DataOption = None,
     loss: LossOption = None,
+    params: ParamsOption = None,
+    mode: ModeOption = None,
+    dtype: DtypeOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
+    json: JsonOption = None,
 ) -> None:
     """A checkpoint with the same predictions whose minimum is as sharp as you like.
 
     Prints the certificate. Without --model it sharpens a small net trained on the 8x8 digits.
     """
     with one_line_errors() as console:
+        from spiritlevel.checkpoints import save_weights
         from spiritlevel.errors import SpiritlevelError
-        from spiritlevel.module import save_weights
         from spiritlevel.sharpening import sharpen as make
 
         if out is not None and out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
-        if out is not None and not out.resolve().parent.is_dir():
-            raise SpiritlevelError(f"-o is {out}; there is no folder {out.resolve().parent}")
+        check_writable(out=out, json=json)
         if checkpoint is not None and model is None:
             raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
-        given = {"data": data, "weights": checkpoint, "loss": loss, "device": device}
-        objective = objective_from(model, {k: v for k, v in given.items() if v is not None}, seed)
+        options = given(data=data, weights=checkpoint, loss=loss, params=params, mode=mode)
+        options |= given(dtype=dtype, device=device)
+        objective = objective_from(model, options, seed)
         found = make(objective, target=target)
         console.print(
             f"largest Hessian eigenvalue  [bold]{found.before}[/] -> at least "
@@ -113,6 +130,77 @@ def sharpen(
             f"predictions  {escaped(str(found.certificate))}",
             highlight=False,
         )
+        _say(objective.notes, console)
+        if json is not None:
+            _write(_of_twin(found, target, objective.notes), json, console)
         if out is not None:
             save_weights(found.objective.module, found.objective.params, out)
-            console.print(f"written to  {out}", highlight=False)
+            say_written(out, console)
+
+
+def _subject(model: str | None, options: dict[str, Any], seed: int) -> tuple[Any, Sequence[str]]:
+    """An Objective where there are data, else the module; and what to know about its weights."""
+    if model is None or "data" in options:
+        objective = objective_from(model, options, seed)
+        return objective, objective.notes
+    refuse(options, ("loss", "params", "mode", "dtype", "device"), "needs --data")
+    return module_from(model, options)
+
+
+def _example(shape: str, made: Any, model: str | None, seed: int) -> Tensor:
+    import torch
+
+    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.objective import Objective
+
+    if model is None:
+        raise SpiritlevelError("--shape needs --model")
+    if isinstance(made, Objective):
+        raise SpiritlevelError("--shape does not apply: the data say what the model takes")
+    try:
+        sizes = [int(n) for n in shape.split(",")]
+    except ValueError:
+        raise SpiritlevelError(f'--shape is {shape!r}; write it as "3,32,32"') from None
+    if min(sizes) < 1:
+        raise SpiritlevelError(f"--shape is {shape!r}; sizes are positive")
+    return torch.randn(2, *sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def _of_group(group: Group, notes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "dim": group.dim,
+        "kinds": group.kinds,
+        "generators": [{"name": g.name, "kind": g.kind} for g in group.generators],
+        "blocked": [{"by": str(b), "parameters": list(b.parameters)} for b in group.blocks],
+        "notes": list(notes),
+    }
+
+
+def _of_twin(found: Sharpened, target: float, notes: Sequence[str]) -> dict[str, Any]:
+    certificate = found.certificate
+    return {
+        "schema": SCHEMA,
+        "target": target,
+        "before": found.before.to_dict(),
+        "reached": found.reached,
+        "generator": found.generator,
+        "certificate": {
+            "verdict": certificate.verdict,
+            "relative": certificate.relative,
+            "absolute": certificate.absolute,
+        },
+        "notes": list(notes),
+    }
+
+
+def _write(data: dict[str, Any], path: Path, console: Console) -> None:
+    from spiritlevel.plain import json_text, written
+
+    written(json_text(data), path)
+    say_written(path, console)
+
+
+def _say(notes: Sequence[str], console: Console) -> None:
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, markup=False)

@@ -65,10 +65,16 @@ def _seen(loss: Any, model: nn.Module, batches: list[Batch], heads: Heads | None
     seen = look(model, batches[0], heads)
     known = kinds.is_cross_entropy(loss) or kinds.is_nll(loss)
     plain = replace(seen, log_softmax_axis=None)
-    if seen.log_softmax_axis is not None and not known and not _is_linear(loss, model, batches[0], plain):
+    if (
+        seen.log_softmax_axis is not None
+        and not known
+        and not _is_linear(loss, model, batches[0], plain)
+    ):
         seen = plain
     if not kinds.is_from_torch(loss) and seen.packing is not None:
-        with_ignored = (b for b in batches if kinds.are_labels(b[1]) and bool((b[1] == IGNORED).any()))
+        with_ignored = (
+            b for b in batches if kinds.are_labels(b[1]) and bool((b[1] == IGNORED).any())
+        )
         batch = next(with_ignored, None)
         if batch is not None:
             seen = replace(seen, ignores=_ignores(of_pair(loss, plain), model, batch))

@@ -21,10 +21,11 @@ IGNORED = -100  # the label that PyTorch and Hugging Face leave out of the mean
 class Loss:
     """A loss as (sum, count) over a batch.
 
-    `total(model, batch)` is (sum, count); `together(model, batch)` every tensor of predictions that
-    the model returns, by name, and (sum, count), from one pass. Where the loss is a function of outputs and targets,
-    `outputs(model, batch)` is the one tensor that it is a function of (several outputs side by
-    side, logits before a final log_softmax) and `on_outputs(outputs, batch)` its (sum, count).
+    `total(model, batch)` is (sum, count), `returned(model, batch)` every tensor of predictions that
+    the model returns, by name; `together(model, batch)` is both, from one pass. Where the loss is a
+    function of outputs and targets, `outputs(model, batch)` is the one tensor that it is a function
+    of (several outputs side by side, logits before a final log_softmax) and
+    `on_outputs(outputs, batch)` its (sum, count).
 
     `likelihood` is the distribution that the outputs describe. `strength(outputs, batch)` is then
     the factor a of the loss's Hessian in the outputs: a (diag p - p p') for "softmax", a p (1 - p)
@@ -36,6 +37,7 @@ class Loss:
     """
 
     total: Callable[[nn.Module, Batch], Total]
+    returned: Callable[[nn.Module, Batch], dict[str, Tensor]]
     together: Callable[[nn.Module, Batch], tuple[dict[str, Tensor], Total]]
     outputs: Callable[[nn.Module, Batch], Tensor]
     on_outputs: Callable[[Tensor, Batch], Total] | None = None

@@ -60,7 +60,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
+        return list(value._asdict().items())  # type: ignore[attr-defined]
     if isinstance(value, (tuple, list)):
         return list(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

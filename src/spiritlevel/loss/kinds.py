@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.loss.base import IGNORED, Likelihood
@@ -117,7 +118,7 @@ def label_weights(loss: Any, y: Tensor) -> Tensor:
 
 def refuse_labels(y: Tensor, counts: Tensor, classes: int) -> None:
     """Labels beyond the classes; not while a compiler or a transform looks."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(y):
+    if torch.compiler.is_compiling() or is_batchedtensor(y):
         return
     wrong = counts & ((y < 0) | (y >= classes))
     if y.device.type == "cpu" and bool(wrong.any()):

@@ -48,11 +48,14 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
         several = [predictions(chosen(out, heads)) for out in caught]
         if len(several) == 1:
             return several[0], found
-        named = {f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()}
+        named = {
+            f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()
+        }
         return named, found
 
     return Loss(
         total,
+        lambda model, batch: together(model, batch)[0],
         together,
         lambda model, batch: side_by_side(together(model, batch)[0]),
         joins_examples=True,
@@ -84,12 +87,12 @@ def of_model(model: nn.Module, batches: list[Batch], heads: Heads | None) -> Los
     def total(model: nn.Module, batch: Batch) -> Total:
         return _weighted(model(**batch), batch)
 
-    return Loss(total, together, plain.outputs, joins_examples=True)
+    return Loss(total, plain.returned, together, plain.outputs, joins_examples=True)
 
 
 def _around(model: nn.Module) -> Iterator[Any]:
     """The model at its point and at random points around it, as functions of keywords."""
-    yield lambda **batch: model(**batch)
+    yield model
     draws = generator(0)
     for _ in range(AROUND):
         near = {
@@ -184,6 +187,7 @@ def _from_logits(model: nn.Module, shifted: bool, heads: Heads | None) -> Loss:
 
     return Loss(
         total=lambda model, batch: on_outputs(outputs(model, batch), batch),
+        returned=lambda model, batch: _named(run(model, batch), heads),
         together=together,
         outputs=outputs,
         on_outputs=on_outputs,

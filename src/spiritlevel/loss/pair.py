@@ -71,6 +71,7 @@ def _plain(loss: Callable[..., Any], seen: Seen) -> Loss:
     parts = _Parts(loss, likelihood, units)
     return Loss(
         total=total,
+        returned=lambda model, batch: predictions(returned(model, batch)),
         together=together,
         outputs=outputs,
         on_outputs=on_outputs if seen.packing is not None else None,
@@ -99,7 +100,6 @@ def _fused(loss: Loss, axis: int) -> Loss:
         slope = grad(lambda logs: raw(logs, batch)[0])(out.detach().log_softmax(axis))
         return -slope.sum(axis, keepdim=True)
 
-    rebuild = loss.rebuild
     return replace(
         loss,
         total=lambda model, batch: on_outputs(loss.outputs(model, batch), batch),
@@ -108,7 +108,6 @@ def _fused(loss: Loss, axis: int) -> Loss:
         likelihood="softmax",
         class_axis=axis,
         altered="targets that are no labels",
-        rebuild=None if rebuild is None else lambda dtype, device: rebuild(dtype, device),
     )
 
 
@@ -116,7 +115,8 @@ class _Parts:
     """What the distribution behind a loss says of its outputs."""
 
     def __init__(self, loss: Any, likelihood: Likelihood | None, units: Units | None) -> None:
-        self.loss, self.likelihood, self.units = loss, likelihood, units
+        self.loss, self.units = loss, units
+        self.likelihood: Likelihood | None = likelihood
 
     def averaged(self, out: Tensor) -> int:
         return 1 if kinds.sums_outputs(self.loss) else out[0].numel()
@@ -197,9 +197,7 @@ def _binary_units(loss: Any) -> Units:
     return units
 
 
-def _summed(
-    loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores: bool
-) -> Total:
+def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores: bool) -> Total:
     """The sum over the units of a batch, and by how many PyTorch's own mean would divide."""
     reduction = kinds.option(loss, "reduction")
     if units and reduction != "none":

@@ -147,10 +147,15 @@ def eps_sharpness(instruments: Instruments, radius: float = RADIUS) -> Estimate:
     return found.estimate(found.sharpness)
 
 
+def quadratic_factor(objective: Objective, radius: float = RADIUS) -> float:
+    """rho^2 / (2 (1 + L)): what lambda_max is multiplied by."""
+    return radius**2 / (2 * (1 + objective.value()))
+
+
 def eps_sharpness_quadratic(instruments: Instruments, radius: float = RADIUS) -> Estimate:
     """rho^2 lambda_max / (2 (1 + L)), the eps-sharpness to second order at a minimum."""
-    top = instruments.extremes.values[0]
-    factor = radius**2 / (2 * (1 + instruments.objective.value()))
+    top = max(instruments.extremes.values, key=lambda end: end.value)
+    factor = quadratic_factor(instruments.objective, radius)
     return Estimate(
         factor * max(top.value, 0.0),
         residual=factor * top.error,

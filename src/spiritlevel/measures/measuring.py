@@ -13,6 +13,7 @@ from spiritlevel.compiled import CompileChoice
 from spiritlevel.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
+from spiritlevel.measures.rest import rest
 from spiritlevel.measures.table import Row, Table
 from spiritlevel.objective import Objective
 from spiritlevel.scope import heard_interrupts
@@ -20,7 +21,6 @@ from spiritlevel.version import __version__
 
 COARSE_ROUNDING = 1e-3
 DOUBTFUL_CHECK = 1e-2
-AT_REST = 0.01  # of the loss: what a gradient step may still gain at what we call a minimum
 
 
 def measure(
@@ -55,10 +55,12 @@ def measure(
             if not rows:
                 raise
             interrupted = True
+    standing = None if interrupted else rest(instruments)
     footer = _footer(instruments, rows, time.perf_counter() - begin)
+    footer["products"] += 0 if standing is None else standing.products
     if interrupted:
         footer["interrupted"] = f"{len(rows)} rows were done"
-    return Table(tuple(rows), verdict(instruments), footer)
+    return Table(tuple(rows), standing, footer)
 
 
 def _rows(name: str, instruments: Instruments) -> list[Row]:
@@ -71,26 +73,6 @@ def _rows(name: str, instruments: Instruments) -> list[Row]:
         Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0)
         for i, (part, estimate) in enumerate(found.items())
     ]
-
-
-def verdict(instruments: Instruments) -> str:
-    """Whether this point is a minimum, as far as the numbers made so far can tell."""
-    if not instruments.used("extremes"):
-        return ""
-    top, low = instruments.extremes.values[0], instruments.extremes.values[-1]
-    slope = float(instruments.gradient.double().norm())
-    if top.value == 0 == slope:
-        return "Flat to rounding: neither slope nor curvature."
-    if top.value <= 0:
-        return "Not a minimum: no direction curves upwards."
-    loss = instruments.objective.value()
-    gain = slope**2 / (2 * top.value) / abs(loss) if loss else 0.0
-    step = f"a gradient step would lower the loss by {gain:.1%}"
-    if low.value < -max(0.05 * top.value, 2 * low.error):
-        return f"A saddle, not a minimum: curvature reaches {low.value:.3g}; {step}."
-    if gain > AT_REST:
-        return f"Not at rest: {step}. Flatness is defined at a minimum; train on."
-    return f"Close to a minimum: {step}."
 
 
 def _remarks(instruments: Instruments) -> list[str]:

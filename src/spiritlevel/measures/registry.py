@@ -8,7 +8,7 @@ from typing import Any
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate
 from spiritlevel.measures import ball, curvature, invariant, least, noise, paths
-from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
+from spiritlevel.measures.base import INVARIANCES, Bottom, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 
@@ -25,32 +25,36 @@ MEASURES: dict[str, Measure] = {
         curvature.gradient_norm, "gradient norm", "loss", cost="one gradient", standard=True
     ),
     "hessian_spectral": Measure(
-        curvature.hessian_spectral, "spectral norm", "curvature", (), DINH, TOP, "extremes", True
+        curvature.hessian_spectral, "spectral norm", "curvature", (), DINH, TOP, "extremes", True,
+        bottom=Bottom("spectral"),
     ),
     "lambda_max": Measure(
-        curvature.lambda_max, "largest eigenvalue", "curvature", (), DINH, TOP, "extremes", True
+        curvature.lambda_max, "largest eigenvalue", "curvature", (), DINH, TOP, "extremes", True,
+        bottom=Bottom("spectral", signed=True),
     ),
     "lambda_min": Measure(
         curvature.lambda_min, "smallest eigenvalue", "curvature", (), "", TOP, "extremes", True
     ),
     "hessian_trace": Measure(
-        curvature.hessian_trace, "trace", "curvature", (), DINH, TRACE, "probes", True
+        curvature.hessian_trace, "trace", "curvature", (), DINH, TRACE, "probes", True,
+        bottom=Bottom("trace"),
     ),
     "layer_traces": Measure(
         curvature.layer_traces, "  in", "curvature", (), "", TRACE, "probes", True, parts=True
     ),
     "hessian_frobenius": Measure(
-        curvature.hessian_frobenius, "Frobenius norm", "curvature", (), DINH, TRACE, "probes", True
+        curvature.hessian_frobenius, "Frobenius norm", "curvature", (), DINH, TRACE, "probes", True,
+        bottom=Bottom("frobenius"),
     ),
     "effective_rank": Measure(
         curvature.effective_rank, "effective rank", "curvature", (), "", TRACE, "probes", True
     ),
     "eps_sharpness": Measure(
-        ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients"
+        ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients",
     ),
     "eps_sharpness_quadratic": Measure(
         ball.eps_sharpness_quadratic, "eps-sharpness, order 2", "worst case", (), DINH, TOP,
-        "extremes",
+        "extremes", bottom=Bottom("spectral", factor=ball.quadratic_factor, signed=True),
     ),
     "keskar": Measure(
         ball.keskar, "Keskar sharpness", "worst case", (), "Keskar et al. (2017)", "12 gradients"
@@ -70,6 +74,7 @@ MEASURES: dict[str, Measure] = {
     "expected_sharpness": Measure(
         noise.expected_sharpness, "expected sharpness", "noise", (), "Neyshabur et al. (2017)",
         "32 to 256 forward passes",
+        bottom=Bottom("trace", factor=lambda _: noise.SIGMA**2 / 2, order=2),
     ),
     "adaptive_average": Measure(
         noise.adaptive_average, "adaptive average", "noise", UNIT,
@@ -88,13 +93,15 @@ MEASURES: dict[str, Measure] = {
     ),
     "layer_minimum": Measure(
         least.layer_minimum, "layer-wise minimum", "orbit", LAYER, "Ibayashi et al. (2021)",
-        "an exact diagonal",
+        "an exact diagonal", bottom=Bottom("trace", "ggn"),
     ),
     "orbit_trace": Measure(
-        least.orbit_trace, "least trace on orbit", "orbit", UNIT, cost="an exact diagonal"
+        least.orbit_trace, "least Gauss-Newton trace", "orbit", UNIT, cost="an exact diagonal",
+        bottom=Bottom("trace", "ggn"),
     ),
     "orbit_spectral": Measure(
-        least.orbit_spectral, "least norm on orbit", "orbit", UNIT, cost="30 to 60 products"
+        least.orbit_spectral, "least Gauss-Newton norm", "orbit", UNIT, cost="30 to 60 products",
+        bottom=Bottom("spectral", "ggn"),
     ),
 }  # fmt: skip
 

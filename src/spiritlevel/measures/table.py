@@ -13,6 +13,8 @@ from spiritlevel.console import RenderableType, Stack, Text, plain
 from spiritlevel.console import Table as RichTable
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.measures.rest import Rest
+from spiritlevel.plain import csv_text, written
 
 SCHEMA = 1
 
@@ -42,11 +44,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The result of `measure`: rows, a verdict in words, and the provenance."""
+    """The result of `measure`: rows, whether the point is a minimum, and the provenance."""
 
     rows: tuple[Row, ...]
-    verdict: str
+    rest: Rest | None
     footer: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the point is a minimum, in words; empty if nothing was asked of curvature."""
+        return "" if self.rest is None else self.rest.text
 
     def __getitem__(self, name: str) -> Estimate:
         for row in self.rows:
@@ -86,7 +93,13 @@ class Table:
             {"name": r.name, "title": r.title, "shared": r.shared, **r.estimate.to_dict()}
             for r in self.rows
         ]
-        return {"schema": SCHEMA, "rows": rows, "verdict": self.verdict, "provenance": self.footer}
+        return {
+            "schema": SCHEMA,
+            "rows": rows,
+            "verdict": self.verdict,
+            "rest": None if self.rest is None else self.rest.to_dict(),
+            "provenance": self.footer,
+        }
 
     def to_json(self, path: str | Path | None = None) -> str:
         """JSON text, also written to `path` if one is given."""
@@ -95,17 +108,30 @@ class Table:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line per row, as CSV text, also written to `path` if one is given."""
+        head = "name value stderr residual status matvecs seconds shared"
+        rows = []
+        for row in self.rows:
+            e = row.estimate
+            numbers = [e.value, e.stderr, e.residual, e.status.value, e.matvecs, e.seconds]
+            rows.append([row.name, *numbers, row.shared])
+        return written(csv_text(head, rows), path)
+
     def to_html(self) -> str:
-        """An HTML table for notebooks and reports."""
-        head = "".join(
-            f"<th>{c}</th>" for c in ("measure", "value", "error", "products", "seconds")
-        )
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells()) + "</tr>"
-            for row in self.rows
-        )
-        lines = "<br>".join(html.escape(line) for line in (self.verdict, *self._footer_lines()))
-        return f"<table><tr>{head}</tr>{body}</table><p>{lines}</p>"
+        """An HTML table for notebooks; `write_report` makes a page."""
+        columns = ("measure", "value", "error", "products", "seconds")
+        head = "".join(f"<th>{column}</th>" for column in columns)
+        body = ""
+        for row in self.rows:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+            body += f"<tr>{cells}</tr>"
+            if not row.estimate.converged:
+                remark = html.escape(f"{row.estimate.status.value}: {row.estimate.remedy}")
+                body += f'<tr><td colspan="{len(columns)}"><em>{remark}</em></td></tr>'
+        lines = [line for line in (self.verdict, *self._footer_lines()) if line]
+        below = "<br>".join(html.escape(line) for line in lines)
+        return f"<table><tr>{head}</tr>{body}</table><p>{below}</p>"
 
     def _repr_html_(self) -> str:
         return self.to_html()

@@ -13,7 +13,7 @@ from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import GaussNewtonDiagonal, multilinear, sampled_traces
+from spiritlevel.diagonals import GaussNewtonDiagonal, sampled_traces
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Status, format_error, format_value
 from spiritlevel.objective import Objective, only_objectives
@@ -26,6 +26,7 @@ from spiritlevel.scope import set_apart
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.degree import multilinear
 
 Norm = Literal["spectral", "trace", "frobenius"]
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known

@@ -66,23 +66,23 @@ def problem_of(
     kind: Kind = "ggn",
 ) -> Problem:
     group = symmetries(objective) if group is None else group
-    diagonal, source = _where_it_curves(objective, diagonal, kind)
+    curves, source = _where_it_curves(objective, diagonal, kind)
     grid = cells(group, objective.shapes)
     layers: dict[str, list[int]] = {}
-    for index, generator in enumerate(group.generators):
-        layers.setdefault(f"{generator.layer} {generator.kind}", []).append(index)
+    for index, g in enumerate(group.generators):
+        layers.setdefault(f"{g.layer} {g.kind}", []).append(index)
     blocks = [np.array(members) for members in layers.values()]
-    found = balance(grid.exponents, grid.gather(diagonal), blocks)
-    start, relative = found, np.zeros(len(grid.gather(diagonal)), dtype=bool)
+    found = balance(grid.exponents, grid.gather(curves), blocks)
+    start, relative = found, np.zeros(len(grid.gather(curves)), dtype=bool)
     scale, held = torch.ones_like(objective.vector), grid
     while True:
-        masses = grid.gather(diagonal * scale**2)
+        masses = grid.gather(curves * scale**2)
         lonely = _runaway(held.exponents, masses, start)
         if not lonely.any():
             break
         relative |= lonely
         scale, held = _unit_size(objective, grid, relative), _fixed(grid, relative)
-        start = balance(held.exponents, grid.gather(diagonal * scale**2), blocks)
+        start = balance(held.exponents, grid.gather(curves * scale**2), blocks)
     # every generator that moves such a cell, also one that has others left: then nothing is proved
     divided = np.flatnonzero(abs(grid.exponents).T @ relative)
     return Problem(
@@ -90,7 +90,7 @@ def problem_of(
         group=group,
         cells=held,
         blocks=blocks,
-        diagonal=diagonal,
+        diagonal=curves,
         source=source,
         masses=masses,
         free=(~(start.dead | start.one_sided)).astype(float),

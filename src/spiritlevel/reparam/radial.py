@@ -18,7 +18,7 @@ class Radial:
 
     psi(r) = rho r / r_hat up to r_hat, then (rho - delta)(r - delta) / (r_hat - delta) + delta up
     to delta. Its inverse is the same map with r_hat and rho swapped. At the centre
-    H_eta = (r_hat / rho)^2 H (Dinh et al., 2017, section 5.1 and supplement A).
+    H_eta = (r_hat / rho)^2 H (Dinh et al., 2017, supplement A).
     """
 
     center: Tensor
@@ -96,7 +96,7 @@ class Power:
     """eta = (|theta - c|^2 + b)^a (theta - c), a > -1/2, b >= 0; smooth for b > 0.
 
     At the centre H_eta = b^(-2a) H. With b = 0 the same minimum becomes a kink (a = 1/2) or
-    quartic (a = -1/4) in eta (Dinh et al., 2017, section 5.1, the figures).
+    quartic (a = -1/4) in eta (Dinh et al., 2017, section 5).
     """
 
     center: Tensor

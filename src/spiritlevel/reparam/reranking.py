@@ -66,7 +66,7 @@ def rerank(objectives: Sequence[Objective], order: Sequence[int], *, seed: int =
 
     Radial maps with disjoint balls around the minima; each multiplies the Hessian at its centre by
     (r_hat / rho)^2 and is the identity elsewhere, so that all of them together are one bijection
-    (Dinh et al., 2017, section 5.1). The target norms are geometric around the mean of those found.
+    (Dinh et al., 2017, section 5). The target norms are geometric around the mean of those found.
     """
     first, *_ = checked = _checked(objectives, order)
     before = tuple(_norm(o, seed) for o in checked)

@@ -10,6 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spiritlevel.plain import json_ready
+from spiritlevel.report.compared import comparison_words
+from spiritlevel.report.measured import table_words
 from spiritlevel.report.statements import claims_words
 from spiritlevel.report.words import audit_words
 
@@ -17,6 +19,16 @@ from spiritlevel.report.words import audit_words
 def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:
     """The report of an audit, with the figure that walks along the orbit if there is a journey."""
     return render("audit.html", title=title, **audit_words(audit), journey=json_ready(journey))
+
+
+def table_page(table: Mapping[str, Any], *, title: str) -> str:
+    """The result of `measure`: one network at one point."""
+    return render("measure.html", title=title, **table_words(table))
+
+
+def comparison_page(comparison: Mapping[str, Any], *, title: str) -> str:
+    """Several networks side by side, with what survives their symmetries."""
+    return render("compare.html", title=title, **comparison_words(comparison))
 
 
 def claims_page(claims: Mapping[str, Any], figures: Mapping[str, str], *, title: str) -> str:

@@ -12,9 +12,10 @@ Words = dict[str, Any]
 WIDE = 600  # pixels: several drawings side by side, which a phone cannot show at once
 # Colour is never alone: each verdict has its own sign.
 VERDICTS = {
-    True: {"kind": "stays", "sign": "✓", "verdict": "holds"},
-    False: {"kind": "broken", "sign": "✗", "verdict": "does not hold"},
-    None: {"kind": "still", "sign": "○", "verdict": "not checked"},
+    "holds": {"kind": "stays", "sign": "✓", "verdict": "holds"},
+    "fails": {"kind": "broken", "sign": "✗", "verdict": "does not hold"},
+    "own example": {"kind": "still", "sign": "◇", "verdict": "shown on its own example"},
+    "not checked": {"kind": "still", "sign": "○", "verdict": "not checked"},
 }
 
 
@@ -34,13 +35,22 @@ def claims_words(claims: Mapping[str, Any], figures: Mapping[str, str]) -> Words
 
 
 def _headline(claims: Sequence[Mapping[str, Any]]) -> str:
-    checked = [claim for claim in claims if claim["holds"] is not None]
-    right = sum(claim["holds"] for claim in checked)
-    if not checked:
-        return "No claim could be checked on this network."
-    if right < len(checked):
-        return f"{right} of {len(checked)} claims hold."
-    return "The claim holds." if right == 1 else f"All {right} claims hold."
+    verdicts = [claim["verdict"] for claim in claims]
+    right, wrong, own = (verdicts.count(v) for v in ("holds", "fails", "own example"))
+    elsewhere = ""
+    if own:
+        were = "One more was" if own == 1 else f"{own} more were"
+        elsewhere = (
+            f" {were} shown on {'an example of its' if own == 1 else 'examples of their'} own."
+        )
+    if wrong:
+        return f"{right} of {right + wrong} claims hold.{elsewhere}"
+    if right:
+        every = "The claim holds" if right == 1 else f"All {right} claims hold"
+        return f"{every} on this network.{elsewhere}"
+    if own:
+        return f"Shown on {'an example of its' if own == 1 else 'examples of their'} own."
+    return "No claim could be checked on this network."
 
 
 def _claim(claim: Mapping[str, Any], svg: str) -> Words:
@@ -49,7 +59,7 @@ def _claim(claim: Mapping[str, Any], svg: str) -> Words:
     shown = outcome["shown"] if outcome else claim["skipped"]
     numbers = outcome["numbers"] if outcome else {}
     return {
-        **VERDICTS[claim["holds"]],
+        **VERDICTS[claim["verdict"]],
         "name": claim["name"],
         "title": title[:1].upper() + title[1:],
         "statement": claim["statement"],

@@ -7,19 +7,38 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.estimate import format_value
+from spiritlevel.report.numbers import estimate_words, read
+from spiritlevel.spoken import digits, short_power
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
 FOUR_DIGITS, FIVE_DIGITS = 1e-2, 1e-3  # relative errors that format_value prints so
 # Colour is never alone: each kind of verdict has its own sign.
 SIGNS = {"stays": "✓", "moves": "≠", "still": "○", "broken": "✗"}
+KINDS = {
+    "invariant": "stays",
+    "promised": "stays",
+    "nearly invariant": "stays",
+    "too uncertain": "still",
+    "did not move": "still",
+    "moved": "moves",
+    "moved by units": "moves",
+    "changed sign": "moves",
+    "overflows": "moves",
+    "broke its promise": "broken",
+    "broke its promise for layers": "broken",
+    "below its bound": "broken",
+}
+MATRICES = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}
+CALM = ("close to a minimum", "flat")
 
 
 def audit_words(audit: Mapping[str, Any]) -> Words:
     """What the templates show of an audit, as texts."""
     return {
         "headline": audit["headline"],
+        "rest": _rest(audit["rest"]),
         "keys": _keys(audit),
         "families": _families(audit["rows"]),
         "points": list(dict.fromkeys(p for row in audit["rows"] for p in row["values"])),
@@ -32,7 +51,7 @@ def audit_words(audit: Mapping[str, Any]) -> Words:
 
 
 def _keys(audit: Mapping[str, Any]) -> list[Words]:
-    """The two or three numbers that the verdict rests on."""
+    """The numbers that the verdict rests on."""
     keys = []
     if audit["certificates"]:
         worst = _worst(audit["certificates"])
@@ -46,33 +65,41 @@ def _keys(audit: Mapping[str, Any]) -> list[Words]:
                 "kind": "broken" if _certified(audit["certificates"]) == "refuted" else "stays",
             }
         )
-        keys.append(_furthest([row for row in audit["rows"] if row["moved"]]))
-    least = _least_of_all(audit["rows"])
-    return [*keys, least] if least else keys
+    if audit["head"]:
+        keys.append(_as_trained(audit["head"]))
+    proved = _proved(audit["rows"])
+    return [*keys, proved] if proved else keys
 
 
-def _furthest(moved: Sequence[Mapping[str, Any]]) -> Words:
-    label = "Largest factor a measure moved"
-    if not moved:
-        return {"label": label, "number": "1", "note": "none moved here", "kind": "stays"}
-    row = max(moved, key=lambda row: row["factor"])
-    number = f"×\u2009{_factor(row['factor'])}"
-    return {"label": label, "number": number, "note": f"the {row['title']}", "kind": "moves"}
+def _rest(rest: Mapping[str, Any] | None) -> Words | None:
+    """Whether the point is a minimum, which every number of the page rests on."""
+    return {"text": rest["text"], "calm": rest["standing"] in CALM} if rest else None
 
 
-def _least_of_all(rows: Sequence[Mapping[str, Any]]) -> Words | None:
-    """The least spectral norm on the orbit, or else the first least value that is known."""
-    known = [row for row in rows if row["infimum"] is not None]
+def _as_trained(head: Mapping[str, Any]) -> Words:
+    least, title = digits(head["least"]), head["title"]
+    return {
+        "label": f"{title[:1].upper()}{title[1:]} of the {MATRICES[head['matrix']]}, as trained",
+        "number": digits(head["here"]),
+        "note": ("" if head["proved"] else "at most ") + f"{least} with the rescalings taken away",
+        "kind": "moves",
+    }
+
+
+def _proved(rows: Sequence[Mapping[str, Any]]) -> Words | None:
+    """The last least value that is proved, with its matrix: norms come after traces."""
+    known = [row for row in rows if row["infimum"] and row["infimum"]["proved"]]
     if not known:
         return None
-    row = next((row for row in known if row["name"] == "orbit_spectral"), known[0])
+    row = next((row for row in reversed(known) if row["promised"]), known[0])
     least = _least(row["infimum"])
+    label = row["title"] if row["promised"] else f"least {row['title']}"
     bound = f": nothing on the orbit is below {least['bound']}" if least["bound"] else ""
-    sharpness = row["name"] == "orbit_spectral"
+    matrix = f"{least['matrix']}, " if least["matrix"] else ""
     return {
-        "label": "Sharpness that is left" if sharpness else f"Least {row['title']} on the orbit",
+        "label": f"{label[:1].upper()}{label[1:]}",
         "number": least["value"],
-        "note": f"{least['mark']}{bound}",
+        "note": f"{matrix}{least['mark']}{bound}",
         "kind": "least",
     }
 
@@ -85,20 +112,12 @@ def _families(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Words]]
     return list(families.items())
 
 
-def _kind(row: Mapping[str, Any]) -> str:
-    if row["verdict"].endswith("a bug"):
-        return "broken"
-    if row["promised"]:
-        return "stays"
-    return "moves" if row["moved"] else "still"
-
-
 def _row(row: Mapping[str, Any]) -> Words:
-    kind = _kind(row)
+    kind = KINDS[row["outcome"]]
     return {
         "title": row["title"],
         "name": row["name"],
-        "here": _estimate(row["here"]),
+        "here": estimate_words(row["here"]),
         "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
         "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
         "kind": kind,
@@ -109,23 +128,9 @@ def _row(row: Mapping[str, Any]) -> Words:
     }
 
 
-def _estimate(data: Mapping[str, Any]) -> Words:
-    estimate = _read(data)
-    sign = "≥ " if estimate.status is Status.LOWER_BOUND else ""
-    return {
-        "value": sign + format_value(estimate.value, estimate.error),
-        "error": format_error(estimate.error) if estimate.error else "",
-        "remark": "" if estimate.converged else f"{estimate.status.value}: {estimate.remedy}",
-    }
-
-
 def _short(data: Mapping[str, Any]) -> str:
-    estimate = _read(data)
+    estimate = read(data)
     return format_value(estimate.value, max(estimate.error, FOUR_DIGITS * abs(estimate.value)))
-
-
-def _read(data: Mapping[str, Any]) -> Estimate:
-    return Estimate(**{**data, "status": Status(data["status"])})
 
 
 def _least(infimum: Mapping[str, Any]) -> Words:
@@ -134,6 +139,7 @@ def _least(infimum: Mapping[str, Any]) -> Words:
         "value": _value(infimum["value"], FIVE_DIGITS),
         "bound": "" if bound is None else _rounded_down(bound),
         "proved": infimum["proved"],
+        "matrix": f"of the {MATRICES[infimum['matrix']]}" if infimum["matrix"] else "",
         "mark": "proved" if infimum["proved"] else "found",
     }
 
@@ -141,17 +147,13 @@ def _least(infimum: Mapping[str, Any]) -> Words:
 def _value(value: float, relative: float) -> str:
     if value == 0 or math.isinf(value):
         return "0" if value == 0 else "∞" if value > 0 else "-∞"
-    return format_value(value, relative * abs(value))
+    return short_power(format_value(value, relative * abs(value)))
 
 
 def _rounded_down(bound: float) -> str:
     """Five digits, never more than the bound: rounded up, it would be none."""
     context = decimal.Context(prec=5, rounding=decimal.ROUND_FLOOR)
-    return format(context.create_decimal(f"{bound!r}"), "g") if bound else "0"
-
-
-def _factor(factor: float) -> str:
-    return "∞" if factor == math.inf else f"{factor:.3g}"
+    return short_power(format(context.create_decimal(f"{bound!r}"), "g")) if bound else "0"
 
 
 def _change(change: float) -> str:

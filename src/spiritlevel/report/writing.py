@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from spiritlevel.audited import Audit
+from spiritlevel.comparing import Comparison
+from spiritlevel.errors import SpiritlevelError
 from spiritlevel.journey import journey
-from spiritlevel.report.page import audit_page, claims_page
+from spiritlevel.measures.table import Table
+from spiritlevel.report.page import audit_page, claims_page, comparison_page, table_page
 from spiritlevel.theorems import Claims
 
 
-def write_report(audit: Audit, path: str | Path, *, title: str | None = None) -> Path:
-    """The report of an audit as one HTML page that needs nothing else."""
+def write_report(
+    result: Audit | Table | Comparison, path: str | Path, *, title: str | None = None
+) -> Path:
+    """An audit, a table of measures or a comparison as one HTML page that needs nothing else."""
+    if isinstance(result, Audit):
+        page = _audit(result, title)
+    elif isinstance(result, Table):
+        page = table_page(result.to_dict(), title=title or "Measures at one point")
+    elif isinstance(result, Comparison):
+        named = title or f"Comparison of {_listed(result.names)}"
+        page = comparison_page(result.to_dict(), title=named)
+    else:
+        raise SpiritlevelError(
+            f"write_report got a {type(result).__name__}; give what audit, measure or compare "
+            "returned (claims have write_claims)"
+        )
+    return _written(page, path)
+
+
+def _audit(audit: Audit, title: str | None) -> str:
     way = journey(audit)
     name = type(audit.objective.module).__name__
-    page = audit_page(
+    return audit_page(
         audit.to_dict(),
         None if way is None else way.to_dict(),
-        title=f"Audit of {name}" if title is None else title,
+        title=title or f"Audit of {name}",
     )
-    return _written(page, path)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def write_claims(claims: Claims, path: str | Path) -> Path:

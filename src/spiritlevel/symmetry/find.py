@@ -27,7 +27,7 @@ from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture, 
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
 from spiritlevel.symmetry.parameters import parameter_scales
 from spiritlevel.symmetry.rules import RULES
-from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk
+from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk, arguments
 from spiritlevel.tensors import generator, leaves, map_tensors
 
 EXAMPLES = 2  # of the data go into the graph
@@ -90,7 +90,7 @@ def walked(
     """Export the model and walk along its graph; the scales of its parameters by name."""
     predictor, movable = predictor_of(model, example)
     program = capture(predictor)
-    names = _canonical(predictor.model)
+    names = canonical_names(predictor.model)
     scales = _propagate(walk, program, movable, names, rules, predictor.with_loss)
     order = [n for n in names.values() if n in scales]
     return {n: scales[n] for n in dict.fromkeys(order)}
@@ -111,8 +111,10 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         with_loss = loss.on_outputs is None
 
         def answers(module: nn.Module, batch: Any) -> list[Tensor]:
+            if not with_loss:
+                return list(loss.returned(module, batch).values())
             found, (total, _) = loss.together(module, batch)
-            return [*found.values(), *([total] if with_loss else [])]
+            return [*found.values(), total]
 
         return Predictor(copied, answers, batch, with_loss), set(model.params)
     module, _ = unwrap(model)
@@ -130,7 +132,7 @@ def _size_of_one(batch: Any) -> float:
     return sum(t.numel() for t in leaves(batch)) / max(frozen.examples(batch), 1)
 
 
-def _canonical(model: nn.Module) -> dict[str, str]:
+def canonical_names(model: nn.Module) -> dict[str, str]:
     """Every name of a parameter or buffer -> its first name; tied ones share it."""
     first: dict[int, str] = {}
     found = {}
@@ -175,9 +177,9 @@ def _propagate(
             inputs.append(_filled(_constant(program, spec), draws))
     dead = dead_biases(program.graph) if walk.gauge else {}
     answers = _answers(program)
-    pinned = {n.name: "output" for node in answers for n in (node, *node.all_input_nodes)}
+    pinned = {n.name: "output" for node in answers for n in _as_returned(node)}
     if with_loss:
-        pinned |= dict.fromkeys([answers[-1].name, answers[-1].all_input_nodes[0].name], "loss")
+        pinned |= {n.name: "loss" for n in _as_returned(answers[-1])}
         reached = _reached(answers[-1], {n for n in pinned if pinned[n] == "output"})
         penalized = [n for n, uses in places.items() if n in scales and reached.intersection(uses)]
         if penalized:
@@ -195,6 +197,11 @@ def _answers(program: ExportedProgram) -> list[fx.Node]:
     return [named[name] for name in wanted if isinstance(name, str)]
 
 
+def _as_returned(node: fx.Node) -> list[fx.Node]:
+    """An answer and what it is a copy of."""
+    return [node, *(node.all_input_nodes if name_of(node) == "clone" else ())]
+
+
 def _reached(node: fx.Node, without: set[str]) -> set[fx.Node]:
     """What a node depends on by ways that do not pass the nodes `without`."""
     found, queue = {node}, [node]
@@ -207,14 +214,15 @@ def _reached(node: fx.Node, without: set[str]) -> set[fx.Node]:
 
 
 def _statistics(graph: fx.Graph) -> set[fx.Node]:
-    """Running means and variances that a batch_norm in eval mode reads."""
-    return {
-        n
-        for node in graph.nodes
-        if name_of(node) in ("batch_norm", "instance_norm") and node.args[5] is False
-        for n in node.args[3:5]
-        if isinstance(n, fx.Node)
-    }
+    """Running means and variances that a norm in eval mode reads."""
+    found = set()
+    for node in graph.nodes:
+        given = arguments(node)
+        own = given.get("training", given.get("use_input_stats", False))
+        held = (given.get("running_mean"), given.get("running_var"))
+        if own is False:
+            found.update(n for n in held if isinstance(n, fx.Node))
+    return found
 
 
 def _constant(program: ExportedProgram, spec: Any) -> Tensor:
@@ -333,10 +341,10 @@ def _settled(walk: Walk, value: Scales) -> tuple[Tensor, ...]:
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """One entry for each place."""
-    found: dict[tuple[str, str], set[str]] = {}
+    found: dict[Block, set[str]] = {}
     for block in blocks:
-        found.setdefault((block.operation, block.module), set()).update(block.parameters)
-    return tuple(Block(op, module, tuple(sorted(ps))) for (op, module), ps in found.items())
+        found.setdefault(replace(block, parameters=()), set()).update(block.parameters)
+    return tuple(replace(b, parameters=tuple(sorted(names))) for b, names in found.items())
 
 
 def _is_statistic(name: str) -> bool:

@@ -17,13 +17,22 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.scope import fixed_rng, without_fastpath
 from spiritlevel.symmetry.forms import squash
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS, Rule
-from spiritlevel.symmetry.walk import Scales, Walk
+from spiritlevel.symmetry.walk import Reason, Scales, Walk, arguments, schema
 from spiritlevel.tensors import leaves, map_tensors
 
 Lookup = Callable[[fx.Node, str], Rule | None]
 # A rule that meets what it does not expect: equations that it has stated are sound, the rest blocks
-NOT_UNDERSTOOD = (NotImplementedError, MemoryError, RuntimeError, IndexError, TypeError, ValueError)
+NOT_UNDERSTOOD = (
+    NotImplementedError, MemoryError, RuntimeError, IndexError, TypeError, ValueError,
+    ArithmeticError,
+)  # fmt: skip
 SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+BENDING = frozenset(
+    "tanh sigmoid logsigmoid gelu silu elu selu celu mish softplus softsign exp expm1 log log1p "
+    "logsumexp erf sin cos hardtanh hardsigmoid hardswish hardshrink softshrink tanhshrink clamp "
+    "clamp_min clamp_max threshold round floor ceil trunc rnn_tanh rnn_tanh_cell lstm gru "
+    "lstm_cell gru_cell".split()
+)  # operations that let no factor through, whatever rule there might be
 IN_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
@@ -60,6 +69,11 @@ def capture(predictor: Predictor) -> ExportedProgram:
     try:
         with torch.no_grad(), _silence():
             program = torch.export.export(predictor, inputs, strict=False)
+            _drop_idle_dropout(program.graph)
+            if _writes(program):
+                program = program.run_decompositions({})  # every operation makes a new tensor
+                _check_same(program, predictor, inputs)
+                _forget_buffers(program)
         _check_sizes(program)
         return program
     except Exception as error:  # torch.export fails in very many ways
@@ -88,6 +102,49 @@ def _try_eagerly(predictor: Predictor, inputs: tuple[Tensor, ...]) -> None:
         ) from None
 
 
+def _drop_idle_dropout(graph: fx.Graph) -> None:
+    """A dropout that drops nothing is its input itself, which torch does not tell of it."""
+    for node in graph.nodes:
+        idle = arguments(node).get("train") is False
+        if idle and name_of(node).endswith("dropout") and isinstance(node.meta["val"], Tensor):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _writes(program: ExportedProgram) -> bool:
+    """Whether an operation writes into a tensor that has other names too."""
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return any(_is_write(node) for graph in graphs for node in graph.nodes)
+
+
+def _is_write(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return False
+    into: Any = node.args[0] if node.args else None
+    counted = isinstance(into, fx.Node) and into.op == "placeholder" and len(into.users) == 1
+    return bool(node.users) or not counted  # a counter of batches is read by nobody
+
+
+def _forget_buffers(program: ExportedProgram) -> None:
+    """Only predictions are outputs, not what buffers become."""
+    output = program.graph.output_node()
+    wanted = set(program.graph_signature.user_outputs)
+    results: Any = output.args[0]
+    output.args = (tuple(n for n in results if getattr(n, "name", None) in wanted),)
+
+
+def _check_same(program: ExportedProgram, predictor: Predictor, inputs: tuple[Tensor, ...]) -> None:
+    """That no writing was lost: torch.einsum returns views, for one, without saying so."""
+    found = []
+    for run in (predictor, program.module(check_guards=False)):
+        with torch.no_grad(), fixed_rng(0):
+            found.append(leaves(run(*(t.clone() for t in inputs))))
+    for a, b in zip(*found, strict=True):
+        if not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(a.abs().max()), equal_nan=True):
+            raise ValueError("what is written in place is lost on the way")
+
+
 def _check_sizes(program: ExportedProgram) -> None:
     for node in program.graph.nodes:
         value = node.meta.get("val")
@@ -109,19 +166,10 @@ def _silence() -> Iterator[None]:
 
 
 def name_of(node: fx.Node) -> str:
-    """The name of an operation, in place or not."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        name = target._opname
-        return name[:-1] if name.endswith("_") and not name.startswith("_") else name
+        return target._opname
     return getattr(target, "__name__", str(target))
-
-
-def in_place(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and (
-        target._opname.endswith("_") and not target._opname.startswith("_")
-    )
 
 
 def shape_action(node: fx.Node) -> Callable[..., Any]:
@@ -130,10 +178,9 @@ def shape_action(node: fx.Node) -> Callable[..., Any]:
         if node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype:
             raise NotImplementedError  # other bits, not another shape
         return torch.reshape
-    action = node.target
-    assert callable(action)
+    action: Any = node.target
     if name_of(node) in IN_FLOATS:
-        return lambda ids, *args: action(ids.double(), *args).long()  # exact up to 2^53
+        return lambda ids, *args, **kw: action(ids.double(), *args, **kw).long()  # exact to 2^53
     return action
 
 
@@ -166,8 +213,6 @@ class Interpreter:
                 env[node] = self._call(node, env)
                 if node.name in self.pinned:  # at once, so that what follows is not blamed
                     self.walk.block(env[node], self.pinned[node.name])
-                if in_place(node) and isinstance(node.args[0], fx.Node):
-                    self._write(node, env)
         raise AssertionError("a graph without an output")
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
@@ -189,9 +234,10 @@ class Interpreter:
                 return self._move(node, name, args, kwargs)
             rule = self.rules(node, name)
             if rule is not None:
+                given: Any = fx.map_arg(arguments(node), env.__getitem__)
                 if node in self.dead:
-                    kwargs, args = self._without_dead(node, name, args, kwargs)
-                return rule(self.walk, *args, **kwargs)
+                    given = self._without_dead(node, given)
+                return rule(self.walk, *_in_order(node, given), **_by_name(node, given))
         return self._block(node, name, moving)
 
     def _enter(self, args: tuple[Any, ...]) -> Any:
@@ -221,76 +267,44 @@ class Interpreter:
             pieces = [p for p in pieces if p.shape != (0,)]
         return Scales((squash(join(pieces, dim)),))
 
-    def _without_dead(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _without_dead(self, node: fx.Node, given: Mapping[str, Any]) -> dict[str, Any]:
         """The bias without the elements that no prediction sees."""
-        place = 0 if name == "addmm" else 2
-        bias = kwargs.get("bias") if "bias" in kwargs else args[place]
+        bias = "bias" if "bias" in given else "self"
         gone = self.dead[node]
-        ids = self.walk.single(bias)
+        ids = self.walk.single(given[bias])
         self.walk.note("dead", ids[gone])
         self.walk.system.touched.update(
             v for n in ids[gone].tolist() for v, _ in self.walk.system.forms[n]
         )
-        changed = Scales((torch.where(gone, 0, ids),))
-        if "bias" in kwargs:
-            return {**kwargs, "bias": changed}, args
-        return kwargs, (*args[:place], changed, *args[place + 1 :])
+        return {**given, bias: Scales((torch.where(gone, 0, ids),))}
 
     def _block(self, node: fx.Node, name: str, moving: list[Scales]) -> Any:
+        reason = Reason.BENDS if name in BENDING else Reason.NO_RULE
         for value in moving:
-            self.walk.block(value, name)
+            self.walk.block(value, name, reason)
         return map_values(lambda v: self.walk.still(v.shape), node.meta["val"])
-
-    def _write(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
-        """What an operation in place changes under other names.
-
-        A view of something else would change that too, unseen: then nothing may move.
-        """
-        target = node.args[0]
-        assert isinstance(target, fx.Node)
-        moving = isinstance(env[node], Scales)
-        aliases = [n for n in _aliases(target) if isinstance(env.get(n), (Scales, Tensor))]
-        if moving and aliases:
-            for value in [env[n] for n in aliases] + [env[node]]:
-                self.walk.block(value, f"{name_of(node)} in place on a view")
-            for n in aliases:  # zeros may be zeros no more
-                env[n] = self.walk.still(env[n].shape)
-        env[target] = env[node]
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that the output depends on; writing into one of them counts too."""
+    """Nodes that the output depends on."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        writes = in_place(node) and isinstance(node.args[0], fx.Node)
-        touched = writes and bool(({node.args[0]} | _aliases(node.args[0])) & live)
-        if node.op == "output" or node in live or touched:
+        if node.op == "output" or node in live:
             live.add(node)
             live.update(node.all_input_nodes)
     return live
 
 
-COPIES = {"cat", "concat", "stack", "repeat", "repeat_interleave", "tile", "roll"}
-SAME = {"getitem", "detach", "alias", "to", "contiguous", "dropout", "feature_dropout"}
-VIEWS = (SHAPE_OPERATIONS - COPIES) | SAME  # what may share memory with its input
+def _in_order(node: fx.Node, given: Mapping[str, Any]) -> list[Any]:
+    return [given[a.name] for a in schema(node) if not a.kwarg_only]
 
 
-def _aliases(node: Any) -> set[fx.Node]:
-    """Nodes that may share memory with this one, itself left out."""
-    root = node
-    while name_of(root) in VIEWS and root.all_input_nodes:
-        root = root.all_input_nodes[0]
-    found, queue = {root}, [root]
-    while queue:
-        for user in queue.pop().users:
-            if name_of(user) in VIEWS and user not in found:
-                found.add(user)
-                queue.append(user)
-    return found - {node}
+def _by_name(node: fx.Node, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {a.name: given[a.name] for a in schema(node) if a.kwarg_only}
 
 
 def _computed(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """A constant, computed; writing into one changes what shares its memory, as it should."""
+    """A constant, computed."""
     action = node.target
     assert callable(action)
     with torch.no_grad():

@@ -11,17 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from spiritlevel.symmetry import recurrent
 from spiritlevel.symmetry.forms import WILD, ZERO, constant_along
-from spiritlevel.symmetry.rules import (
-    RULES,
-    Rule,
-    converts,
-    dropped,
-    passes,
-    rectifies,
-    reduced_dims,
-)
-from spiritlevel.symmetry.walk import Heads, Scales, Walk
+from spiritlevel.symmetry.reductions import dropped, reduced_dims
+from spiritlevel.symmetry.rules import RULES, Rule, converts, passes, rectifies
+from spiritlevel.symmetry.walk import Heads, Scales, Walk, schema
 
 
 def lookup(node: fx.Node, name: str) -> Rule | None:
@@ -55,15 +49,15 @@ def _unmarked(label: Tensor, constant: Tensor) -> None:
 
 
 def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Scales:
-    return _multiplied(walk, input, weight, bias)
+    return walk.made(_mapped(walk, input, weight, bias))
 
 
 def addmm(walk: Walk, self: Any, mat1: Any, mat2: Any, **_: Any) -> Scales:
     turned = Scales(tuple(t.mT for t in _matrix(mat2)))
-    return _multiplied(walk, mat1, turned, self)
+    return walk.made(_mapped(walk, mat1, turned, self))
 
 
-def _multiplied(walk: Walk, input: Any, weight: Any, bias: Any) -> Scales:
+def _mapped(walk: Walk, input: Any, weight: Any, bias: Any) -> Tensor:
     """The columns are the units that come in, the rows those that go out."""
     rows, columns = _sides(_matrix(weight))
     label = walk.single(input)
@@ -71,7 +65,7 @@ def _multiplied(walk: Walk, input: Any, weight: Any, bias: Any) -> Scales:
     out = rows[:, 0]
     if bias is not None:
         out = walk.system.choose(out, walk.single(bias))
-    return walk.made(out)
+    return out
 
 
 def _matrix(weight: Any) -> tuple[Tensor, ...]:
@@ -94,14 +88,41 @@ def matmul(walk: Walk, input: Any, other: Any) -> Scales:
     """With a matrix of parameters, or the two products of hand-written attention."""
     if isinstance(other, Scales) and len(other.terms) == 2:
         return addmm(walk, None, input, other)
-    a, b = (walk.system.canonical(walk.single(v)) for v in (input, other))
+    return walk.made(_attended(walk, walk.single(input), walk.single(other)))
+
+
+def _attended(walk: Walk, first: Tensor, second: Tensor) -> Tensor:
+    """Scores of queries and keys, or weights times values, (..., heads, tokens, dimensions)."""
+    a, b = (walk.system.canonical(t) for t in (first, second))
     if bool((a == ZERO).all()) and b.ndim > 1 and constant_along(b, [-2]):
         walk.heads.append(Heads(walk.module, None, None, _per_head(b)))
-        return walk.made(b[..., :1, :])
+        return b[..., :1, :]
     if a.ndim == 4 and constant_along(a, [-2]) and constant_along(b, [-1]):
         walk.heads.append(Heads(walk.module, _per_head(a), _per_head(b.mT), None))
-        return walk.still(walk.shape)
+        return torch.tensor(ZERO)
     raise NotImplementedError
+
+
+def einsum(walk: Walk, equation: str, tensors: Any, path: Any = None) -> Scales:
+    """A matrix product of two activations whatever the order of its axes."""
+    left, _, result = equation.replace(" ", "").partition("->")
+    words = left.split(",")
+    if len(words) != 2 or "." in left or any(len(set(w)) < len(w) for w in words):
+        raise NotImplementedError
+    batch = [c for c in result if c in words[0] and c in words[1]]
+    summed = [c for c in words[0] if c in words[1] and c not in result]
+    rows, columns = ([c for c in w if c not in o] for w, o in (words, words[::-1]))
+    order = [*batch, *rows, *columns]
+    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1 or set(order) != set(result):
+        raise NotImplementedError
+    layouts = ([*batch, *rows, *summed], [*batch, *summed, *columns])
+    given = [
+        walk.single(v).permute([w.index(c) for c in layout])
+        for v, w, layout in zip(tensors, words, layouts, strict=True)
+    ]
+    sizes = [walk.shape[result.index(c)] for c in order]
+    out = _attended(walk, given[0], given[1]).expand(sizes)
+    return walk.made(out.permute([order.index(c) for c in result]))
 
 
 def attention(walk: Walk, query: Any, key: Any, value: Any, *_: Any, **options: Any) -> Scales:
@@ -119,10 +140,10 @@ def _per_head(ids: Tensor) -> Tensor | None:
     return ids[(0,) * (ids.ndim - 3)][:, 0] if ids.ndim >= 3 else None
 
 
-def convolve(walk: Walk, input: Any, weight: Any, bias: Any = None, *args: Any, **_: Any) -> Scales:
-    groups = args[3] if len(args) > 3 else 1
+def convolve(walk: Walk, input: Any, weight: Any, bias: Any, *_: Any) -> Scales:
+    """Kernels (out, in); (in, out) where transposed, the only kind with an `output_padding`."""
     taps = tuple(range(2, weight.ndim))
-    if groups != 1 or len(walk.terms(weight)) != 2 or input.ndim != weight.ndim:
+    if walk.option("groups") != 1 or len(walk.terms(weight)) != 2 or input.ndim != weight.ndim:
         raise NotImplementedError
     if not all(constant_along(t, taps) for t in weight.terms):
         raise NotImplementedError
@@ -131,8 +152,9 @@ def convolve(walk: Walk, input: Any, weight: Any, bias: Any = None, *args: Any, 
         raise NotImplementedError
     flat = Scales(tuple(t[(..., *(0 for _ in taps))] for t in weight.terms))
     rows, columns = _sides(flat.terms)
-    walk.system.equate_all(columns[0], label[(..., *(0 for _ in taps))])
-    out = rows[:, 0]
+    sides = [rows[:, 0], columns[0]]
+    out, into = sides if walk.option("output_padding") is None else sides[::-1]
+    walk.system.equate_all(into, label[(..., *(0 for _ in taps))])
     out = out if bias is None else walk.system.choose(out, walk.single(bias))
     return walk.made(out.reshape(-1, *(1 for _ in taps)))
 
@@ -168,14 +190,33 @@ def last_norm(
     return elementwise(walk, *(v for v in (input, weight, bias) if isinstance(v, Scales)))
 
 
-def batch_norm(walk: Walk, input: Any, *args: Any, **__: Any) -> Scales:
+def channel_norm(walk: Walk, input: Any, *args: Any) -> Any:
+    """Gains, biases and statistics belong to their channels; groups are told apart by the proof."""
     label = walk.single(input)
-    for value in (v for v in args[:4] if isinstance(v, Scales)):
-        ids = walk.single(value)
-        label = walk.system.choose(label, ids.reshape(-1, *(1 for _ in range(label.ndim - 2))))
-    if any(isinstance(v, Tensor) for v in args[:4]):
-        raise NotImplementedError  # statistics that cannot move along
-    return walk.made(label)
+    for key in ("weight", "bias", "running_mean", "running_var"):
+        value = _given(walk, key, args)
+        if isinstance(value, Tensor):
+            raise NotImplementedError  # statistics that cannot move along
+        if isinstance(value, Scales):
+            ids = walk.single(value)
+            label = walk.system.choose(label, ids.reshape(-1, *(1 for _ in range(label.ndim - 2))))
+    assert walk.node is not None
+    made = walk.node.meta["val"]
+    if isinstance(made, Tensor):
+        return walk.made(label)
+    return walk.made(label, made[0].shape), *(walk.still(v.shape) for v in made[1:])
+
+
+def _given(walk: Walk, key: str, args: tuple[Any, ...]) -> Any:
+    """An argument behind the first, by its name."""
+    assert walk.node is not None
+    names = [a.name for a in schema(walk.node)][1:]
+    return args[names.index(key)] if key in names else None
+
+
+def glu(walk: Walk, self: Any, dim: int) -> Scales:
+    """A unit and its gate are one."""
+    return walk.made(walk.system.choose(*walk.single(self).chunk(2, dim)))
 
 
 def prelu(walk: Walk, self: Any, weight: Any) -> Scales:
@@ -196,7 +237,7 @@ LABEL_RULES: dict[str, Rule] = {
     "addmm": addmm,
     **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
     "scaled_dot_product_attention": attention,
-    **{f"conv{n}d": convolve for n in (1, 2, 3)},
+    **{f"conv{back}{n}d": convolve for n in (1, 2, 3) for back in ("", "_transpose")},
     "embedding": embedding,
     **dict.fromkeys(["sum", "mean", "amax", "amin", "linalg_vector_norm", "var", "std"], reduces),
     **{
@@ -205,7 +246,15 @@ LABEL_RULES: dict[str, Rule] = {
         for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
     },
     **dict.fromkeys(["layer_norm", "rms_norm"], last_norm),
-    "batch_norm": batch_norm,
+    **dict.fromkeys(["batch_norm", "instance_norm", "group_norm"], channel_norm),
+    **dict.fromkeys(
+        ["_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional"],
+        channel_norm,
+    ),
+    "glu": glu,
+    "einsum": einsum,
+    **dict.fromkeys(["rnn_relu", "rnn_tanh"], recurrent.layers(_mapped)),
+    **dict.fromkeys(["rnn_relu_cell", "rnn_tanh_cell"], recurrent.cell(_mapped)),
     "prelu": prelu,
     **dict.fromkeys(["softmax", "_softmax"], unit_softmax),
     **{name: RULES[name] for name in ("pad", "constant_pad_nd", "zeros_like", "ones_like")},

@@ -9,14 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from spiritlevel.symmetry.products import add_bias
-from spiritlevel.symmetry.walk import Norm, Scales, Walk
+from spiritlevel.symmetry.walk import Norm, Reason, Scales, Walk
 
 
 def normalized(walk: Walk, input: Any, dims: list[int], eps: float, operation: str) -> None:
     """The elements that are normalized together share one scale, which eps allows or not."""
     scale = walk.tied(input, dims)
     if walk.signed or (walk.eps == "exact" and eps):
-        walk.block(Scales((scale,)), operation if walk.signed else f"eps of {operation}")
+        reason = Reason.BENDS if walk.signed else Reason.EPS
+        walk.block(Scales((scale,)), operation if walk.signed else f"eps of {operation}", reason)
         return
     walk.note("norm input", scale)
     if eps:
@@ -72,6 +73,20 @@ def group_norm(
     return scaled_and_shifted(walk, weight, bias, 1)
 
 
+def weight_norm(walk: Walk, v: Any, g: Any, dim: int) -> Scales:
+    """w = g v / ||v||, a norm for each index of `dim`, or one of all (-1).
+
+    v is seen up to a factor for each norm; the scale of w is that of g.
+    """
+    if walk.signed:
+        raise NotImplementedError
+    scale = walk.tied(v, [d for d in range(v.ndim) if dim < 0 or d != dim])
+    walk.note("norm input", walk.system.times(scale, 1))
+    gain = walk.single(g)
+    walk.note("gain", gain)
+    return walk.made(gain)
+
+
 def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scales]:
     """(x - mean) / sqrt(var + eps) * gain + bias, per channel of all examples or of each one."""
 
@@ -93,7 +108,10 @@ def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scale
             normalized(walk, input, others if joins_examples else others[1:], eps, operation)
             return scaled_and_shifted(walk, weight, bias, 1)
         if walk.statistics == "fixed":
-            walk.block(Scales((walk.tied(input, others),)), f"fixed statistics of {operation}")
+            for value in (mean, var):  # parameters, for some
+                walk.block(value, f"fixed statistics of {operation}", Reason.STATISTICS)
+            scale = Scales((walk.tied(input, others),))
+            walk.block(scale, f"fixed statistics of {operation}", Reason.STATISTICS)
             return scaled_and_shifted(walk, weight, bias, 1)
         return _with_statistics(walk, input, weight, bias, mean, var, eps)
 
@@ -102,6 +120,22 @@ def channel_norm(operation: str, *, joins_examples: bool) -> Callable[..., Scale
 
 batch_norm = channel_norm("batch_norm", joins_examples=True)
 instance_norm = channel_norm("instance_norm", joins_examples=False)
+
+
+def batch_norm_with_statistics(walk: Walk, *given: Any) -> tuple[Any, ...]:
+    """The same operation where graphs are made free of writing, in eval mode."""
+    *five, momentum, eps = given
+    return _and_more(walk, batch_norm(walk, *five, False, momentum, eps))
+
+
+def batch_norm_without_writes(walk: Walk, *given: Any) -> tuple[Any, ...]:
+    return _and_more(walk, batch_norm(walk, *given))
+
+
+def _and_more(walk: Walk, out: Scales) -> tuple[Any, ...]:
+    """With the statistics that the operation also returns; nothing reads them."""
+    assert walk.node is not None
+    return out, *(walk.still(v.shape) for v in walk.node.meta["val"][1:])
 
 
 def _with_statistics(
@@ -114,7 +148,7 @@ def _with_statistics(
     walk.note("norm input", scale)
     variance = walk.single(var)
     if walk.eps == "exact" and eps:
-        walk.block(Scales((variance,)), "eps of batch_norm")
+        walk.block(Scales((variance,)), "eps of batch_norm", Reason.EPS)
     elif eps:
         walk.norms.append(Norm(walk.module, "batch_norm", eps, variance))
     gain = walk.single(weight) if weight is not None else walk.still(scale.shape).terms[0]

@@ -10,10 +10,11 @@ from torch import fx
 from spiritlevel.symmetry.forms import ZERO
 from spiritlevel.symmetry.graph import name_of
 from spiritlevel.symmetry.rules import SHAPE_OPERATIONS
-from spiritlevel.symmetry.walk import Scales, Walk
+from spiritlevel.symmetry.walk import Scales, Walk, arguments
 
 MATRIX_OPERATIONS = frozenset(
     ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "embedding", "index"]
+    + ["_weight_norm", "rnn_relu", "rnn_tanh", "rnn_relu_cell", "rnn_tanh_cell"]
     + [f"conv{back}{n}d" for n in (1, 2, 3) for back in ("", "_transpose")]
 )
 ELEMENTS = 1_000_000  # a parameter with more elements is always taken as a matrix
@@ -34,7 +35,7 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
         return Scales((walk.system.unknowns(name, "element", shape.numel()).reshape(shape),))
     if len(shape) < 2:
         return walk.still(shape)
-    first = any(name_of(user).startswith("conv") for _, user in users)
+    first = any(name_of(user).startswith(("conv", "_weight_norm")) for _, user in users)
     batch = () if first or len(shape) == 2 else shape[:-2]
     j, k = (shape[0], shape[1]) if not batch else (shape[-2], shape[-1])
     cuts = (_groups(users, j) or _cuts(nodes, j)) if not batch else [j]
@@ -72,7 +73,7 @@ def _cut_axis(user: fx.Node) -> int | None:
 
 def _groups(users: list[tuple[fx.Node, fx.Node]], rows: int) -> list[int] | None:
     """The heights of the groups of a grouped convolution; each has columns of its own."""
-    counts = [u.args[6] if len(u.args) > 6 else 1 for _, u in users if "conv" in name_of(u)]
+    counts = [arguments(u)["groups"] for _, u in users if name_of(u).startswith("conv")]
     count = counts[0] if counts and all(c == counts[0] for c in counts) else 1
     return [rows // count] * count if isinstance(count, int) and count > 1 else None
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from spiritlevel.symmetry.forms import WILD, ZERO
-from spiritlevel.symmetry.walk import Scales, Walk
+from spiritlevel.symmetry.walk import Reason, Scales, Walk
 
 
 def add_bias(walk: Walk, out: Tensor, bias: Any, dim: int) -> Tensor:
@@ -22,12 +22,16 @@ def add_bias(walk: Walk, out: Tensor, bias: Any, dim: int) -> Tensor:
 
 
 def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Scales:
+    return walk.made(mapped(walk, input, weight, bias))
+
+
+def mapped(walk: Walk, input: Any, weight: Any, bias: Any) -> Tensor:
     """y_j = sum_k W_jk x_k + b_j."""
     a = [t.unsqueeze(-2) for t in walk.terms(input)]
     out = walk.contract([weight], a + walk.terms(weight), [-1]).squeeze(-1)
     if weight.ndim == 1:
         out = out.squeeze(-1)
-    return walk.made(add_bias(walk, out, bias, -1))
+    return add_bias(walk, out, bias, -1)
 
 
 def matmul(walk: Walk, input: Any, other: Any) -> Scales:
@@ -175,9 +179,9 @@ def attention(
     walk.note("query-key", q)
     walk.note("value-output", v)
     scores = walk.contract([], [q.unsqueeze(-2), k.unsqueeze(-3)], [-1]).squeeze(-1)
-    walk.block(Scales((scores,)), "softmax")
+    walk.block(Scales((scores,)), "softmax", Reason.BENDS)
     if isinstance(attn_mask, Scales):
-        walk.block(attn_mask, "softmax")
+        walk.block(attn_mask, "softmax", Reason.BENDS)
     spread = walk.system.tie(v, [-2])
     if bool((spread == WILD).any()):
         raise NotImplementedError

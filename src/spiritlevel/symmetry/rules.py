@@ -1,6 +1,6 @@
 """One rule per operation: what it asks of the log-scales of what goes in and comes out.
 
-A rule gets the walk and the operation's own arguments, by their names in the operation's schema:
+A rule gets the walk and all arguments of the operation as in its schema, defaults filled in:
 `Scales` for what depends on parameters or inputs, plain values for constants. It states its
 equations and returns the scales of the result. Every equation is an equivariance of the
 operation, so whatever solves them all is a symmetry. A rule that meets a case it does not know
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spiritlevel.symmetry import norms, products
-from spiritlevel.symmetry.forms import WILD, ZERO
-from spiritlevel.symmetry.walk import TINY, Norm, Scales, Walk
+from spiritlevel.symmetry import norms, products, recurrent, reductions
+from spiritlevel.symmetry.forms import WILD, ZERO, squash
+from spiritlevel.symmetry.walk import TINY, Norm, Reason, Scales, Walk
 
 Rule = Callable[..., Any]
 
@@ -32,12 +32,17 @@ def passes(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
 def converts(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     """Another precision changes nothing; truth asks only whether x is 0; integers round."""
     assert walk.node is not None
-    kind = walk.node.meta["val"].dtype
-    if kind == torch.bool:
+    if walk.node.meta["val"].dtype == torch.bool:
         return walk.still(walk.shape)
-    if not kind.is_floating_point:
-        raise NotImplementedError
+    reductions.refuse_rounding(walk)
     return passes(walk, self)
+
+
+def drops_alpha(walk: Walk, input: Any, p: float, train: bool) -> Scales:
+    """An active one puts a constant in the place of what it drops."""
+    if train:
+        raise NotImplementedError
+    return passes(walk, input)
 
 
 def drops_out(walk: Walk, input: Any, *_: Any, **__: Any) -> tuple[Scales, Scales]:
@@ -53,7 +58,7 @@ def rectifies(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
 
 
 def prelu(walk: Walk, self: Any, weight: Any) -> Scales:
-    walk.block(weight, "prelu slope")
+    walk.block(weight, "prelu slope", Reason.BENDS)
     return rectifies(walk, self)
 
 
@@ -67,6 +72,14 @@ def clamp(walk: Walk, self: Any, min: Any = None, max: Any = None) -> Scales:
     if any(b != 0 and abs(b) != float("inf") for b in bounds):
         raise NotImplementedError
     return rectifies(walk, self)
+
+
+def hardtanh(walk: Walk, self: Any, min_val: Any, max_val: Any) -> Scales:
+    return clamp(walk, self, min_val, max_val)
+
+
+def clamp_max(walk: Walk, self: Any, max: Any) -> Scales:
+    return clamp(walk, self, None, max)
 
 
 def threshold(walk: Walk, self: Any, threshold: Any, value: Any) -> Scales:
@@ -83,15 +96,20 @@ def power(walk: Walk, self: Any, exponent: Any) -> Scales:
     return walk.power(self, Fraction(exponent))
 
 
+def keeps_sign(walk: Walk, self: Any) -> Scales:
+    """The sign of an infinity is 1, which fits no other scale: so nothing here is wild."""
+    return walk.still(walk.shape)
+
+
 def of_degree(degree: int | Fraction) -> Rule:
     return lambda walk, self, *_, **__: walk.power(self, degree)
 
 
-def add(walk: Walk, self: Any, other: Any, *, alpha: Any = 1) -> Scales:
+def add(walk: Walk, self: Any, other: Any, alpha: Any = 1) -> Scales:
     """What is added has one scale; a constant fixes it, and a tiny one is an eps."""
+    number = None if alpha != 1 else _number(other)
     if not isinstance(self, Scales):
-        self, other = other, self
-    number = _number(other)
+        self, other, number = other, self, _number(self)
     if number is not None and number == 0:
         return passes(walk, self)
     if number is not None and 0 < number < TINY:
@@ -109,7 +127,7 @@ def add(walk: Walk, self: Any, other: Any, *, alpha: Any = 1) -> Scales:
 def _plus_eps(walk: Walk, value: Any, eps: float) -> Scales:
     ids = walk.single(value)
     if walk.eps == "exact":
-        walk.block(Scales((ids,)), "eps")
+        walk.block(Scales((ids,)), "eps", Reason.EPS)
         return walk.still(walk.shape)
     walk.norms.append(Norm(walk.module, "eps", eps, walk.system.times(ids, Fraction(1, 2))))
     return walk.made(ids)
@@ -145,88 +163,22 @@ def addcmul(walk: Walk, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1
 
 
 def lerp(walk: Walk, self: Any, end: Any, weight: Any) -> Scales:
-    walk.block(weight, "lerp weight")
+    walk.block(weight, "lerp weight", Reason.BENDS)
     return walk.made(walk.system.choose(walk.single(self), walk.single(end)))
 
 
 def glu(walk: Walk, self: Any, dim: int = -1) -> Scales:
     """a * sigmoid(b): the gate is blocked, the linear branch is free."""
     linear, gate = walk.single(self).chunk(2, dim)
-    walk.block(Scales((gate,)), "sigmoid")
+    walk.block(Scales((gate,)), "sigmoid", Reason.BENDS)
     walk.note("gate", linear)
     return walk.made(linear)
 
 
 def softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     walk.note("query-key", self)
-    walk.block(self, "softmax")
+    walk.block(self, "softmax", Reason.BENDS)
     return walk.still(walk.shape)
-
-
-def reduces(walk: Walk, self: Any, *_: Any, **__: Any) -> Any:
-    """Sums, means, maxima, norms of first degree: one scale over what is reduced."""
-    assert walk.node is not None
-    dims, keepdim = reduced_dims(walk, self.ndim)
-    tied = walk.tied(self, dims)
-    kept = tied if keepdim else dropped(tied, dims)
-    made = walk.node.meta["val"]
-    if not isinstance(made, (tuple, list)):
-        return walk.made(kept)
-    return walk.made(kept, made[0].shape), *(walk.still(v.shape) for v in made[1:])
-
-
-def reduced_dims(walk: Walk, ndim: int) -> tuple[list[int], bool]:
-    """The axes that the present operation reduces, and whether it keeps them."""
-    dim = walk.option("dim")
-    if dim is None or dim == []:
-        return list(range(ndim)), bool(walk.option("keepdim"))
-    return [dim] if isinstance(dim, int) else list(dim), bool(walk.option("keepdim"))
-
-
-def vector_norm(walk: Walk, self: Any, ord: Any = 2, *_: Any, **__: Any) -> Scales:
-    if ord == 0:
-        raise NotImplementedError
-    return reduces(walk, self)
-
-
-def variance(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
-    """Of second degree."""
-    return walk.power(reduces(walk, self), 2)
-
-
-def cumulates(walk: Walk, self: Any, dim: int, **_: Any) -> Scales:
-    return walk.made(walk.tied(self, [dim]))
-
-
-def selects(walk: Walk, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Sorting and top-k along an axis: one scale there, indices stay."""
-    assert walk.node is not None
-    places = {"topk": 1, "sort": 0}
-    position = places["topk" if "topk" in str(walk.node.target) else "sort"]
-    dim = kwargs.get("dim", args[position] if len(args) > position else -1)
-    tied = walk.tied(self, [dim])
-    values, indices = walk.node.meta["val"]
-    return walk.made(tied, values.shape), walk.still(indices.shape)
-
-
-def argument(walk: Walk, self: Any, dim: Any = None, *_: Any, **__: Any) -> Scales:
-    """Where the largest is: the same whatever the common scale."""
-    walk.tied(self, list(range(self.ndim)) if dim is None else [dim])
-    return walk.still(walk.shape)
-
-
-def pools(spatial: int) -> Rule:
-    """Pooling and resampling: one scale per channel."""
-
-    def rule(walk: Walk, self: Any, *_: Any, **__: Any) -> Any:
-        assert walk.node is not None
-        tied = walk.tied(self, list(range(-spatial, 0)))
-        made = walk.node.meta["val"]
-        if isinstance(made, (tuple, list)):
-            return walk.made(tied, made[0].shape), walk.still(made[1].shape)
-        return walk.made(tied)
-
-    return rule
 
 
 def compares(walk: Walk, self: Any, other: Any) -> Scales:
@@ -252,13 +204,6 @@ def masked_fill(walk: Walk, self: Any, mask: Any, value: Any) -> Scales:
     return where(walk, mask, value, self)
 
 
-def extremes(walk: Walk, self: Any, other: Any = None, *_: Any, **__: Any) -> Any:
-    """max and min: of two tensors, or along an axis."""
-    if isinstance(other, (Scales, Tensor)):
-        return walk.made(walk.system.choose(walk.single(self), walk.single(other)))
-    return reduces(walk, self)
-
-
 def padded(
     walk: Walk, self: Any, pad: list[int], mode: str = "constant", value: Any = None
 ) -> Scales:
@@ -274,33 +219,57 @@ def constant_pad(walk: Walk, self: Any, pad: list[int], value: Any = 0) -> Scale
 
 
 def like(walk: Walk, *_: Any, **__: Any) -> Scales:
-    """zeros_like, ones_like and their kin depend on the shape alone."""
+    """ones_like and its kin depend on the shape alone."""
     return walk.still(walk.shape)
 
 
-def dropped(ids: Tensor, dims: list[int]) -> Tensor:
-    gone = {d % ids.ndim for d in dims}
-    return ids.reshape([n for d, n in enumerate(ids.shape) if d not in gone])
+def zeros(walk: Walk, *_: Any, **__: Any) -> Scales:
+    return walk.made(torch.tensor(WILD))
+
+
+def replaced(walk: Walk, self: Any, other: Any, *_: Any, **__: Any) -> Scales:
+    """Another tensor or number in the place and the shape of this one."""
+    reductions.refuse_rounding(walk)
+    return walk.made(walk.single(other))
+
+
+def scattered(walk: Walk, self: Any, src: Any, *where: Any) -> Scales:
+    """A copy, with a slice of it replaced: done with the ids."""
+    assert walk.node is not None
+    action: Any = walk.node.target
+    ids = [walk.single(v).contiguous() for v in (self, src)]
+    return Scales((squash(action(*ids, *where)),))
+
+
+def put(walk: Walk, self: Any, indices: Any, values: Any, accumulate: bool) -> Scales:
+    """x[i, j, ...] = y for constant places."""
+    if accumulate or not all(i is None or isinstance(i, Tensor) for i in indices):
+        raise NotImplementedError
+    ids = walk.single(self).contiguous()
+    return Scales((squash(torch.index_put(ids, list(indices), walk.single(values))),))
 
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        "neg dropout feature_dropout alpha_dropout clone contiguous detach alias "
+        "neg dropout feature_dropout clone contiguous detach alias "
         "lift_fresh_copy positive".split(),
         passes,
     ),
     **dict.fromkeys(["to", "_to_copy", "type_as"], converts),
     "native_dropout": drops_out,
+    **dict.fromkeys(["alpha_dropout", "feature_alpha_dropout"], drops_alpha),
     **dict.fromkeys(["relu", "leaky_relu", "rrelu", "abs"], rectifies),
     "prelu": prelu,
-    **dict.fromkeys(["clamp", "clamp_min", "clip", "hardtanh"], clamp),
+    **dict.fromkeys(["clamp", "clamp_min", "clip"], clamp),
+    "clamp_max": clamp_max,
+    "hardtanh": hardtanh,
     "threshold": threshold,
     "pow": power,
     "square": of_degree(2),
     "sqrt": of_degree(Fraction(1, 2)),
     "rsqrt": of_degree(Fraction(-1, 2)),
     "reciprocal": of_degree(-1),
-    "sign": of_degree(0),
+    **dict.fromkeys(["sign", "sgn"], keeps_sign),
     **dict.fromkeys(["add", "sub", "rsub"], add),
     **dict.fromkeys(["mul", "multiply"], mul),
     **dict.fromkeys(["div", "divide", "true_divide"], div),
@@ -310,35 +279,37 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], softmax
     ),
-    **dict.fromkeys(["sum", "mean", "amax", "amin"], reduces),
-    **dict.fromkeys(["max", "min", "maximum", "minimum"], extremes),
-    "linalg_vector_norm": vector_norm,
-    "norm": vector_norm,
-    "var": variance,
-    "std": reduces,
-    "cumsum": cumulates,
-    **dict.fromkeys(["topk", "sort"], selects),
-    **dict.fromkeys(["argmax", "argmin", "argsort"], argument),
+    **dict.fromkeys(["sum", "mean", "amax", "amin"], reductions.reduces),
+    **dict.fromkeys(["max", "min", "maximum", "minimum"], reductions.extremes),
+    "linalg_vector_norm": reductions.vector_norm,
+    "norm": reductions.vector_norm,
+    "var": reductions.variance,
+    "std": reductions.reduces,
+    "cumsum": reductions.cumulates,
+    **dict.fromkeys(["topk", "sort"], reductions.selects),
+    **dict.fromkeys(["argmax", "argmin", "argsort"], reductions.argument),
     **{
-        f"{kind}_pool{n}d": pools(n)
+        f"{kind}_pool{n}d": reductions.pools(n)
         for n in (1, 2, 3)
         for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
     },
-    **{f"max_pool{n}d_with_indices": pools(n) for n in (2, 3)},
-    **{f"upsample_nearest{n}d": pools(n) for n in (1, 2, 3)},
-    "upsample_linear1d": pools(1),
-    **dict.fromkeys(["upsample_bilinear2d", "upsample_bicubic2d"], pools(2)),
-    "upsample_trilinear3d": pools(3),
+    **{f"max_pool{n}d_with_indices": reductions.pools(n) for n in (2, 3)},
+    **{f"upsample_nearest{n}d": reductions.pools(n) for n in (1, 2, 3)},
+    "upsample_linear1d": reductions.pools(1),
+    **dict.fromkeys(["upsample_bilinear2d", "upsample_bicubic2d"], reductions.pools(2)),
+    "upsample_trilinear3d": reductions.pools(3),
     **dict.fromkeys(["gt", "lt", "ge", "le", "eq", "ne"], compares),
     "where": where,
     "masked_fill": masked_fill,
     "pad": padded,
     "constant_pad_nd": constant_pad,
-    **dict.fromkeys(
-        ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"], like
-    ),
+    **dict.fromkeys(["ones_like", "full_like", "new_ones", "new_full"], like),
+    **dict.fromkeys(["zeros_like", "new_zeros", "zero"], zeros),
+    **dict.fromkeys(["copy", "fill"], replaced),
+    **dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter"], scattered),
+    "index_put": put,
     "linear": products.linear,
-    **dict.fromkeys(["matmul", "mm", "bmm", "mv"], products.matmul),
+    **dict.fromkeys(["matmul", "mm", "bmm", "mv", "dot", "vdot"], products.matmul),
     **dict.fromkeys(["addmm", "baddbmm"], products.addmm),
     "einsum": products.einsum,
     **{f"conv{n}d": products.convolution(transposed=False) for n in (1, 2, 3)},
@@ -353,6 +324,11 @@ RULES: dict[str, Rule] = {
     "group_norm": norms.group_norm,
     "instance_norm": norms.instance_norm,
     "batch_norm": norms.batch_norm,
+    "_weight_norm": norms.weight_norm,
+    "rnn_relu": recurrent.rnn,
+    "rnn_relu_cell": recurrent.rnn_cell,
+    "_native_batch_norm_legit_no_training": norms.batch_norm_with_statistics,
+    "_native_batch_norm_legit_functional": norms.batch_norm_without_writes,
 }
 
 # Operations that only move elements around run on the ids themselves.

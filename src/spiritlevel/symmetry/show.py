@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.symmetry.walk import Block, Reason
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.group import Group
@@ -20,6 +21,10 @@ MEANING = {
     "gate": "the linear branch of a gated unit",
     "dead": "biases that no prediction sees",
     "linear": "between two linear maps",
+}
+HINTS = {
+    Reason.STATISTICS: "With statistics free, running statistics move along.",
+    Reason.EPS: "With eps approximate, what the eps of a norm breaks a little is admitted.",
 }
 ROWS = 60
 
@@ -47,14 +52,15 @@ def as_renderable(group: Group) -> RenderableType:
 
 def _rest(group: Group) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    reasons: dict[str, list[str]] = {}
+    blocks: dict[tuple[str, Reason], list[Block]] = {}
     for block in group.blocks:
-        reasons.setdefault(block.operation, []).append(block.module)
-    if reasons:
+        blocks.setdefault((block.operation, block.reason), []).append(block)
+    if blocks:
         lines += [Text(), Text("Blocked", style="bold")]
-    for operation, modules in reasons.items():
-        held = sorted({p for b in group.blocks if b.operation == operation for p in b.parameters})
-        lines.append(Text(f"  {operation} in {_few(modules)}: {_few(held, 4)}", style="dim"))
+    for (operation, reason), found in blocks.items():
+        held = _few(sorted({p for b in found for p in b.parameters}), 4)
+        place = _few([b.module for b in found])
+        lines.append(Text(f"  {operation} in {place}: {held} (it {reason.value})", style="dim"))
     if group.frozen:
         lines.append(Text(f"Never moved: {_few(list(group.frozen), 6)}", style="dim"))
     if group.unused:
@@ -63,14 +69,8 @@ def _rest(group: Group) -> list[RenderableType]:
                 f"Not reached by this example: parts of {_few(list(group.unused), 4)}", style="dim"
             )
         )
-    hints = {
-        "fixed statistics of batch_norm": "With statistics free, running statistics move along.",
-        "eps": "With eps approximate, what the eps of a norm breaks a little is admitted.",
-    }
-    for start, hint in hints.items():
-        if any(operation.startswith(start) for operation in reasons):
-            lines.append(Text(hint, style="dim"))
-    return lines
+    met = {block.reason for block in group.blocks}
+    return lines + [Text(hint, style="dim") for reason, hint in HINTS.items() if reason in met]
 
 
 def _few(names: list[str], most: int = 3) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.scope import set_apart
+from spiritlevel.symmetry import recurrent
 from spiritlevel.symmetry.find import collected, walked
 from spiritlevel.symmetry.group import Group
 from spiritlevel.symmetry.rules import RULES, Rule, passes
@@ -25,10 +26,11 @@ LINEAR = frozenset(
     "lift_fresh_copy add sub rsub mul multiply div divide addcmul square reciprocal glu softmax "
     "_softmax log_softmax _log_softmax sum mean cumsum avg_pool1d avg_pool2d avg_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d pad constant_pad_nd zeros_like "
-    "ones_like full_like new_zeros new_ones linear matmul mm bmm mv addmm baddbmm einsum conv1d "
+    "ones_like full_like new_zeros new_ones zero copy fill slice_scatter select_scatter index_put "
+    "linear matmul mm bmm mv dot vdot addmm baddbmm einsum conv1d "
     "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d embedding index "
     "index_select gather scaled_dot_product_attention layer_norm rms_norm group_norm "
-    "instance_norm batch_norm".split()
+    "instance_norm batch_norm _native_batch_norm_legit_no_training".split()
 )
 
 
@@ -84,10 +86,12 @@ def _rule(node: fx.Node, name: str) -> Rule | None:
         return passes
     if name == "hardtanh":
         return _clipped
+    if name in ("rnn_tanh", "rnn_tanh_cell"):
+        return recurrent.rnn if name == "rnn_tanh" else recurrent.rnn_cell
     return RULES[name] if name in LINEAR else None
 
 
-def _clipped(walk: Walk, self: Any, min_val: float = -1.0, max_val: float = 1.0) -> Scales:
+def _clipped(walk: Walk, self: Any, min_val: float, max_val: float) -> Scales:
     if min_val != -max_val:
         raise NotImplementedError
     return passes(walk, self)

@@ -15,7 +15,7 @@ from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.scope import set_apart
-from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
+from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Jitter, compared
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
 if TYPE_CHECKING:
@@ -117,17 +117,18 @@ def _certified(
     """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
     jitter = jitter or Jitter()
     noisy = jitter.moved(one)
-    data = chance = NOTHING
+    data = NOTHING
     sums = torch.zeros(3, dtype=torch.float64)
     for batch in one.batches:
         found = [o.together(o.params, batch) for o in (one, other, noisy)]
-        data = data | compared(*(f[0] for f in found), jitter)  # type: ignore[call-arg]
+        data = data | compared(found[0][0], found[1][0], found[2][0], jitter)
         sums += torch.stack([f[1][0].detach().double().cpu() for f in found])
-    chance = compared(*(_predicted(o, random) for o in (one, other, noisy)), jitter)
-    base, there, near = (sums / one.count).tolist()
+    here, there, near = (_predicted(o, random) for o in (one, other, noisy))
+    chance = compared(here, there, near, jitter)
+    base, value, noise = (sums / one.count).tolist()
     # a sum over the data rounds too; a loss may be far smaller than its terms
-    slack = jitter.slack * abs(near - base) + jitter.floor * (1 + abs(base))
-    same_loss = abs(there - base) <= slack or base == there
+    slack = jitter.slack * abs(noise - base) + jitter.floor * (1 + abs(base))
+    same_loss = abs(value - base) <= slack or base == value
     both = data | chance
     return Certificate(
         verdict="exact" if both.within and same_loss else "refuted",
@@ -136,7 +137,7 @@ def _certified(
         on_data=data.relative,
         on_random_inputs=chance.relative,
         examples=one.examples,
-        loss=abs(there - base) / max(abs(base), 1e-300) if there != base else 0.0,
+        loss=abs(value - base) / max(abs(base), 1e-300) if value != base else 0.0,
         reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
 

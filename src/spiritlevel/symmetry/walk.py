@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -42,6 +43,16 @@ class Scales:
         return self.terms[0].ndim
 
 
+class Reason(Enum):
+    """Why no factor passes an operation."""
+
+    BENDS = "is not proportional to what goes in"
+    CONSTANT = "meets a constant that cannot move along"
+    EPS = "has an eps that cannot move along"
+    STATISTICS = "has statistics that stay as they are"
+    NO_RULE = "has no rule, so what passes is held still"
+
+
 @dataclass(frozen=True)
 class Block:
     """An operation that some scales cannot pass."""
@@ -49,6 +60,7 @@ class Block:
     operation: str
     module: str
     parameters: tuple[str, ...]
+    reason: Reason = Reason.NO_RULE
 
     def __str__(self) -> str:
         return f"{self.operation}{f' in {self.module}' if self.module else ''}"
@@ -110,12 +122,9 @@ class Walk:
         return any(n.op == "placeholder" for n in self.node.all_input_nodes)
 
     def option(self, name: str) -> Any:
-        """An argument of the present operation by its name in the schema; None if not given."""
+        """An argument of the present operation by its name in the schema."""
         assert self.node is not None
-        target = self.node.target
-        assert isinstance(target, torch._ops.OpOverload)
-        names = [argument.name for argument in target._schema.arguments]
-        return {**dict(zip(names, self.node.args, strict=False)), **self.node.kwargs}.get(name)
+        return arguments(self.node).get(name)
 
     # Scales -----------------------------------------------------------------------------------
 
@@ -123,10 +132,19 @@ class Walk:
         """The scales of a value as one tensor of ids."""
         if isinstance(value, Scales):
             return self.system.merge(list(value.terms))
-        return lifted(value)
+        return self._lifted(value)
 
     def terms(self, value: Any) -> list[Tensor]:
-        return list(value.terms) if isinstance(value, Scales) else [lifted(value)]
+        return list(value.terms) if isinstance(value, Scales) else [self._lifted(value)]
+
+    def _lifted(self, value: Any) -> Tensor:
+        """The ids of a constant: zeros fit any factor, infinities any positive one."""
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value)
+        free = value == 0
+        if not self.signed and value.dtype != torch.bool:
+            free = free | value.isinf()
+        return squash(torch.where(free, WILD, ZERO))
 
     def made(self, ids: Tensor, shape: torch.Size | None = None) -> Scales:
         return Scales((ids.expand(self.shape if shape is None else shape),))
@@ -152,10 +170,12 @@ class Walk:
         dims with size 1. Rows of a matrix that is used for the first time get their names here.
         """
         system = self.system
-        system.fresh = self._fresh(values)
         full = list(torch.broadcast_shapes(*(t.shape for t in terms)))
         for dim in dims:
             full[dim] = 1
+        if any(bool((compact(t) == WILD).all()) for t in terms):  # sums of zeros
+            return torch.tensor(WILD).expand(full)
+        system.fresh = self._fresh(values)
         terms = [system.canonical(t) for t in terms]
         inner = [t for t in terms if not constant_along(t, dims)]
         outer = [compact(t) for t in terms if constant_along(t, dims)]
@@ -178,7 +198,7 @@ class Walk:
 
     # Events -----------------------------------------------------------------------------------
 
-    def block(self, value: Any, operation: str) -> None:
+    def block(self, value: Any, operation: str, reason: Reason = Reason.CONSTANT) -> None:
         """The operation lets no scale through."""
         if not isinstance(value, Scales):
             return
@@ -196,7 +216,7 @@ class Walk:
                 self.system.equate_all(some, some[:1])
             self.system.vanish(self.system.merge([some[:1] for some in ids]))
         if lost:
-            self.blocks.append(Block(operation, self.module, tuple(sorted(lost))))
+            self.blocks.append(Block(operation, self.module, tuple(sorted(lost)), reason))
 
     def _parameters(self, ids: Tensor) -> set[str]:
         forms = [self.system.reduced(n) for n in ids.tolist() if n != WILD]
@@ -211,17 +231,21 @@ class Walk:
         return self.made(self.system.times(self.single(value), power))
 
 
+def schema(node: fx.Node) -> list[torch.Argument]:
+    """What an operation takes, in order; nothing for what is no operation of torch."""
+    target = node.target
+    return target._schema.arguments if isinstance(target, torch._ops.OpOverload) else []
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by name, with the defaults that a graph leaves out."""
+    given = dict(zip((a.name for a in schema(node)), node.args, strict=False)) | dict(node.kwargs)
+    return {a.name: given.get(a.name, a.default_value) for a in schema(node)}
+
+
 def module_of(node: fx.Node | None) -> str:
     stack = node.meta.get("nn_module_stack") if node is not None else None
     if not stack:
         return ""
     path = list(stack.values())[-1][0]
     return path.removeprefix("L['self'].").removeprefix("model.") if path != "model" else ""
-
-
-def lifted(value: Any) -> Tensor:
-    """The ids of a constant: zeros and infinities fit any scale, the rest never moves."""
-    if not isinstance(value, Tensor):
-        value = torch.tensor(value)
-    free = (value == 0) | value.isinf() if value.dtype != torch.bool else ~value
-    return squash(torch.where(free, WILD, ZERO))

@@ -39,8 +39,8 @@ def claims(
 ) -> Claims:
     """Build and check claims on an objective, or on the net of the digits; all of them if None.
 
-    A claim that does not apply to the given network says why and is not counted. Ctrl-C keeps those
-    that are done.
+    A claim that does not apply to the given network says why and is not counted; one about an
+    example of its own is shown there, and says nothing about the network. Ctrl-C keeps the rest.
     """
     if objective is not None:
         only_objectives(objective)
@@ -75,23 +75,21 @@ def claims(
 
 def _run(name: str, setting: Setting, figures: bool) -> tuple[Result, str]:
     claim, begin, outcome, skipped, svg = CLAIMS[name], time.perf_counter(), None, "", ""
-    if claim.own and setting.given is not None:
-        skipped = claim.own
-    else:
-        try:
-            witness = claim.construction(setting)
-            outcome = claim.check(**witness)
-            if figures and claim.figure is not None:
-                svg = claim.figure(**witness)
-        except SpiritlevelError as error:
-            if setting.given is None:
-                raise
-            skipped = f"does not apply: {error}"
+    try:
+        witness = claim.construction(setting)
+        outcome = claim.check(**witness)
+        if figures and claim.figure is not None:
+            svg = claim.figure(**witness)
+    except SpiritlevelError as error:
+        if setting.given is None or claim.about == "example":
+            raise
+        skipped = f"does not apply: {error}"
     found = Result(
         name,
         claim.statement,
         claim.source,
         claim.built,
+        claim.about,
         outcome,
         round(time.perf_counter() - begin, 3),
         skipped,

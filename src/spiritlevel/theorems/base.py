@@ -6,15 +6,24 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spiritlevel.console import RenderableType, Stack, Table, Text, plain
 from spiritlevel.theorems.setting import Setting
 from spiritlevel.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 NAMES = {"hessian": "Hessian", "lipschitz": "Lipschitz"}  # of people: with a capital
 Witness = dict[str, Any]
+About = Literal["network", "example"]
+Verdict = Literal["holds", "fails", "own example", "not checked"]
+# In the table: what is said, and its style
+SIGNS: dict[Verdict, tuple[str, str]] = {
+    "holds": ("yes", "green"),
+    "fails": ("NO", "bold red"),
+    "own example": ("own", "cyan"),
+    "not checked": ("-", "dim"),
+}
 
 
 def within(gap: float) -> str:
@@ -37,8 +46,8 @@ class Claim:
 
     `construction` builds the witness on a network; `check(**witness)` looks at the witness alone,
     so that a broken one is seen; `figure(**witness)` draws it as SVG, and `caption` says what is
-    seen there. `own` says why the claim says nothing about a network that is given, where it builds
-    its own.
+    seen there. `about` tells whether the witness is made of the network that is looked at, or is
+    an example of its own, which says nothing about any other network.
     """
 
     statement: str
@@ -47,7 +56,7 @@ class Claim:
     construction: Callable[[Setting], Witness]
     check: Callable[..., Outcome]
     figure: Callable[..., str] | None = None
-    own: str = ""
+    about: About = "network"
     caption: str = ""
 
 
@@ -59,6 +68,7 @@ class Result:
     statement: str
     source: str
     built: str
+    about: About
     outcome: Outcome | None
     seconds: float
     skipped: str = ""
@@ -73,15 +83,21 @@ class Result:
         return self.outcome.shown if self.outcome else self.skipped
 
     @property
-    def holds(self) -> bool | None:
-        return None if self.outcome is None else self.outcome.holds
+    def verdict(self) -> Verdict:
+        if self.outcome is None:
+            return "not checked"
+        if not self.outcome.holds:
+            return "fails"
+        return "holds" if self.about == "network" else "own example"
 
     @property
-    def verdict(self) -> str:
-        return {True: "yes", False: "NO", None: "-"}[self.holds]
+    def holds(self) -> bool | None:
+        """What it says of the network: nothing where it was shown on an example of its own."""
+        return {"holds": True, "fails": False}.get(self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "title": self.title, "holds": self.holds}
+        told = {"title": self.title, "verdict": self.verdict, "holds": self.holds}
+        return {**asdict(self), **told}
 
 
 @dataclass(frozen=True)
@@ -102,8 +118,8 @@ class Claims:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that could be checked holds."""
-        return all(result.holds is not False for result in self.results)
+        """Whether everything that could be checked holds, on the network or on its own example."""
+        return all(result.verdict != "fails" for result in self.results)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -133,14 +149,17 @@ class Claims:
         table.add_column("what was built, and the number", overflow="fold")
         table.add_column("holds", no_wrap=True)
         for result in self.results:
-            style = {True: "green", False: "bold red", None: "dim"}[result.holds]
-            table.add_row(result.name, result.built, Text(result.verdict, style=style))
+            sign, style = SIGNS[result.verdict]
+            table.add_row(result.name, result.built, Text(sign, style=style))
             table.add_row(Text(f"  {result.source}", style="dim"), result.shown, "")
         return Stack(table, Text(), *(Text(line) for line in self.lines()))
 
     def lines(self) -> list[str]:
-        """How many hold, on which network."""
-        checked = [result for result in self.results if result.outcome]
-        right = sum(bool(result.holds) for result in checked)
-        closing = f"{right} of {len(checked)} hold, {self.seconds:.0f} s, on {self.network}"
-        return [f"interrupted: {self.interrupted}", closing] if self.interrupted else [closing]
+        """How many hold, on which network, and how many on examples of their own."""
+        found = [f"interrupted: {self.interrupted}"] if self.interrupted else []
+        for about, where in (("network", self.network), ("example", "examples of their own")):
+            checked = [r for r in self.results if r.outcome and r.about == about]
+            right = sum(r.verdict != "fails" for r in checked)
+            if checked or about == "network":
+                found.append(f"{right} of {len(checked)} hold on {where}")
+        return [*found, f"{self.seconds:.0f} s"]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import ks_2samp
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
+from torch.distributions import Independent, LogNormal, MultivariateNormal
 
 from spiritlevel.curvature import hessian
+from spiritlevel.errors import SpiritlevelError
 from spiritlevel.inputs import (
     FIXED,
     MOVING,
+    Laws,
     Representation,
     affine,
     input_gradient_norm,
@@ -26,14 +30,16 @@ from spiritlevel.inputs import (
 )
 from spiritlevel.objective import Objective
 from spiritlevel.reparam import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
+from spiritlevel.scope import kept_rng
 from spiritlevel.tensors import gaussian, generator
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness
-from spiritlevel.theorems.setting import Setting
+from spiritlevel.theorems.setting import Setting, loss_gap, moved_off
 
 CASES = 2000
 STEP = 1e-6  # of finite differences
-OWN = "builds its own problem, and says nothing about a network that is given"
+CHANCE = 2.0
+TRIES = 4  # other points that are tried beside a given network
 
 
 # The law of the Hessian --------------------------------------------------------------------------
@@ -49,15 +55,9 @@ def _least_squares() -> Objective:
 
 
 def both_laws(setting: Setting) -> Witness:
-    critical = _least_squares()
-    draws = generator(1)
-    objective = setting.few
-    spread = 0.1 * float(objective.vector.square().mean().sqrt())
-    off = objective.at(
-        objective.vector + spread * gaussian(objective.size, draws, objective.vector)
-    )
-    laws = {}
-    for label, there in (("at a critical point", critical), ("off one", off)):
+    draws, laws = generator(1), {}
+    places = {"at a critical point": _least_squares(), "off one": moved_off(setting.few)}
+    for label, there in places.items():
         shift = gaussian(there.size, draws, there.vector)
         center = there.vector + 0.5 * shift / shift.norm()
         laws[label] = hessian_law(there, Power(center, 0.5, 0.1))
@@ -76,7 +76,7 @@ def check_both_laws(laws: dict[str, HessianLaw]) -> Outcome:
             numbers[f"{part} {label}"] = error
     off, naive = numbers["full law off one"], numbers["JᵀHJ alone off one"]
     at, enough = (numbers[f"{p} at a critical point"] for p in ("full law", "JᵀHJ alone"))
-    holds = max(off, at, enough) < 1e-10 and naive > 1e-3
+    holds = max(off, at, enough) < 1e-9 and naive > max(1e-6, 100 * off)
     return Outcome(f"full law {off:.0e}, JᵀHJ alone {naive:.2g} off", numbers, holds)
 
 
@@ -209,7 +209,7 @@ def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Outcome:
     trip = max(r.round_trip for r in found.values())
     right = sum(r.holds and r.order == order for order, r in found.items())
     numbers = {"orders": len(found), "reached": right, "gap of values": gap, "there and back": trip}
-    holds = right == len(found) == math.factorial(len(next(iter(found)))) and gap < 1e-12
+    holds = right == len(found) == math.factorial(len(next(iter(found)))) and gap < 1e-10
     shown = f"{right} of {len(found)} orders, values within {gap:.0e}"
     return Outcome(shown, numbers, holds and trip < 1e-9)
 
@@ -224,48 +224,103 @@ def draw_every_order(found: dict[tuple[int, ...], Reranked]) -> str:
 
 
 def input_representation(setting: Setting) -> Witness:
-    """Two models of the inputs under an axis-wise scaling, and two nets under opposing ones."""
-    one = torch.eye(2, dtype=torch.float64)
-    models = {
-        "model A": MultivariateNormal(0.9 * one[0], one),
-        "model B": MultivariateNormal(0.6 * one[1], one),
-    }
+    """Two models of the inputs in two other representations, and two nets in opposing ones.
+
+    Scaled axes make other normal distributions of them, exponentials make log-normal ones: both are
+    known without |det|.
+    """
+    zero, scales = torch.zeros(2).double(), torch.tensor([0.5, 1.6]).double()
+    means = {"truth": zero, "model A": torch.tensor([0.9, 0.0]).double()}
+    means["model B"] = torch.tensor([0.0, 0.6]).double()
+    normal = {n: MultivariateNormal(m, torch.eye(2).double()) for n, m in means.items()}
+    narrow = {n: MultivariateNormal(scales * m, (scales**2).diag()) for n, m in means.items()}
+    growing = {n: Independent(LogNormal(m, torch.ones(2).double()), 1) for n, m in means.items()}
+    nets, opposed = _re_ranked(setting)
     return {
-        "truth": MultivariateNormal(0 * one[0], one),
-        "models": models,
-        "representation": affine(0 * one[0], torch.tensor([0.5, 1.6]).double()),
-        # twins have the same input gradients: only different functions can be re-ranked
-        "nets": tuple(setting.minima[:2]) if setting.given is None else (),
-        "opposed": opposing(*setting.minima[:2]) if setting.given is None else (),
+        "laws": _laws(normal),
+        "representations": {
+            "scaled axes": (affine(zero, scales), _laws(narrow)),
+            "exponentials": (Representation(torch.exp, torch.log, "exponential"), _laws(growing)),
+        },
+        "nets": nets,
+        "opposed": opposed,
     }
+
+
+def _laws(named: dict[str, Any]) -> Laws:
+    return Laws(named["truth"], {n: law for n, law in named.items() if n != "truth"})
+
+
+def _re_ranked(
+    setting: Setting,
+) -> tuple[tuple[Objective, Objective], tuple[Representation, Representation]]:
+    """Two nets of the digits, or the given one and itself at another point, and what turns them.
+
+    Twins have the same input gradients: only different functions can be re-ranked.
+    """
+    if setting.given is None:
+        pair = setting.minima[0], setting.minima[1]
+        return pair, opposing(*pair)
+    for seed in range(TRIES):
+        pair = setting.given, moved_off(setting.given, seed)
+        with suppress(SpiritlevelError):
+            return pair, opposing(*pair)
+    pair = setting.given, moved_off(setting.given)
+    return pair, opposing(*pair)  # once more, to say why not
 
 
 def check_inputs(
-    truth: Any,
-    models: dict[str, Any],
-    representation: Representation,
-    nets: tuple[Objective, ...],
+    laws: Laws,
+    representations: dict[str, tuple[Representation, Laws]],
+    nets: tuple[Objective, Objective],
     opposed: tuple[Representation, ...],
 ) -> Outcome:
-    """Distances between inputs re-rank; likelihoods and f-divergences cannot."""
-    ranking = ranked(truth, models, representation)
-    fixed = max(ranking.shift(criterion) for criterion in FIXED)
-    numbers = {f"move of the {c}": ranking.shift(c) for c in (*MOVING, *FIXED)}
-    holds = set(ranking.turned) == set(MOVING) and fixed < 1e-10
+    """Distances between inputs re-rank; likelihoods and f-divergences cannot.
+
+    Densities of u are those of laws that draws of u are seen to follow, not those of x over |det|.
+    """
+    numbers, holds, fixed = {}, True, 0.0
+    for label, (xi, seen) in representations.items():
+        ranking = ranked(laws.truth, laws.models, xi, seen=seen)
+        moved = {c: ranking.shift(c) for c in (*MOVING, *FIXED)}
+        fixed = max(fixed, *(moved[c] for c in FIXED))
+        numbers |= {f"move of the {c}, {label}": moved[c] for c in moved}
+        numbers[f"law of the draws, {label}"] = misfit = _misfit(laws, seen, xi)
+        holds = holds and not set(ranking.turned) & set(FIXED) and misfit < CHANCE
+        if label == "scaled axes":
+            holds = holds and set(ranking.turned) == set(MOVING)
     for place, xi in enumerate(opposed):
         seen = [represent(net, xi) for net in nets]
-        gap = max(abs(s.value() - net.value()) for s, net in zip(seen, nets, strict=True))
+        gap = max(loss_gap(net, there) for net, there in zip(nets, seen, strict=True))
         ratio = input_gradient_norm(seen[place]) / input_gradient_norm(seen[1 - place])
         numbers[f"input gradients of net {place} over net {1 - place}"] = ratio
-        holds = holds and ratio < 1 and gap < 1e-10
-    shown = f"{len(ranking.turned)} criteria turned, likelihoods moved {fixed:.0e}"
-    return Outcome(shown, numbers, holds)
+        holds = holds and ratio < 1 and gap < 1e-9
+    shown = f"{len(MOVING)} criteria turned, likelihoods moved {fixed:.0e}"
+    return Outcome(shown, numbers, holds and fixed < 1e-10)
+
+
+def _misfit(laws: Laws, seen: Laws, xi: Representation) -> float:
+    """The largest distance of xi(draws) from the law they should follow, in its units sqrt(1/n).
+
+    Kolmogorov's, of each coordinate; above 2 in one case out of a thousand.
+    """
+    worst, draws = 0.0, 2000
+    pairs = [(laws.truth, seen.truth), *((laws.models[n], seen.models[n]) for n in laws.models)]
+    with kept_rng():
+        torch.manual_seed(0)
+        for before, after in pairs:
+            u, fresh = xi.forward(before.sample((draws,))), after.sample((draws,))
+            for one, other in zip(u.T.tolist(), fresh.T.tolist(), strict=True):
+                gap = ks_2samp(one, other, method="asymp").statistic  # type: ignore[union-attr]
+                worst = max(worst, float(gap) * math.sqrt(draws / 2))
+    return worst
 
 
 def draw_inputs(
-    truth: Any, models: dict[str, Any], representation: Representation, **_: Any
+    laws: Laws, representations: dict[str, tuple[Representation, Laws]], **_: Any
 ) -> str:
-    ranking = ranked(truth, models, representation)
+    representation, seen = representations["scaled axes"]
+    ranking = ranked(laws.truth, laws.models, representation, seen=seen)
     short = {"mean squared error": "squared error", "earth mover": "earth mover"}
     short["KL divergence"] = "KL divergence"
     best = [
@@ -275,7 +330,7 @@ def draw_inputs(
     circle = torch.stack([turn.cos(), turn.sin()], dim=1)
 
     def rings(see: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        named = {"truth": truth, **models}
+        named = {"truth": laws.truth, **laws.models}
         return {
             label: torch.stack([see(r * circle + m.mean) for r in (0.7, 1.4)]).numpy()
             for label, m in named.items()
@@ -288,7 +343,7 @@ COORDINATES = {
     "reparametrization_law": Claim(
         "In coordinates η, with θ = g(η) and J its Jacobian, the Hessian is JᵀHJ at critical "
         "points; elsewhere the gradient adds Σₖ ∂L/∂θₖ ∇²gₖ.",
-        "Dinh et al. 2017, 5.1",
+        "Dinh et al. 2017, 5",
         "power maps at and off a minimum",
         both_laws,
         check_both_laws,
@@ -296,12 +351,12 @@ COORDINATES = {
     "three_coordinates": Claim(
         "One minimum of one loss is sharper or flatter by its coordinates: for "
         "η = (|θ - θ₀|² + b)ᵃ (θ - θ₀) its curvature is multiplied by b⁻²ᵃ.",
-        "Dinh et al. 2017, 5.1",
+        "Dinh et al. 2017, 5",
         "a double well, three times",
         three_coordinates,
         check_three,
         draw_three,
-        OWN,
+        "example",
         "The same double well three times; the marked minimum is one and the same (b = 0.1).",
     ),
     "radial_map": Claim(
@@ -312,13 +367,13 @@ COORDINATES = {
         radial_cases,
         check_radial,
         draw_radial,
-        OWN,
+        "example",
         "Distances from a minimum before and after: a ball of radius r̂ is stretched, the shell "
         "up to δ gives way, and nothing changes outside (the circle on the right).",
     ),
     "reranking": Claim(
         "One bijection puts several minima in any order of sharpness, without changing the loss.",
-        "Dinh et al. 2017, 5.1",
+        "Dinh et al. 2017, 5",
         "radial maps, disjoint balls",
         every_order,
         check_every_order,
@@ -330,7 +385,7 @@ COORDINATES = {
         "Squared error, the earth mover's distance and input gradients can rank models the other "
         "way round in another representation of the inputs; likelihoods and f-divergences cannot.",
         "Dinh et al. 2017, 5.2",
-        "two models, scaled inputs",
+        "two models and two nets, other inputs",
         input_representation,
         check_inputs,
         draw_inputs,

@@ -1,0 +1,3 @@
+from spiritlevel.cli import app
+
+app(prog_name="spiritlevel")

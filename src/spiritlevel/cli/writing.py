@@ -1,0 +1,46 @@
+"""Results as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def check_writable(**paths: Path | None) -> None:
+    """Refuse a path that cannot be written to before the work is done, not after."""
+    from spiritlevel.errors import SpiritlevelError
+
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise SpiritlevelError(f"--{option} is {path}, a folder; name a file in it")
+        if not path.resolve().parent.is_dir():
+            raise SpiritlevelError(f"--{option} is {path}; there is no folder {path.parent}")
+        if option == "out" and path.suffix in (".json", ".csv"):
+            raise SpiritlevelError(
+                f"--out is {path}, but writes an HTML page; use --{path.suffix[1:]} {path}"
+            )
+
+
+def write(
+    found: Any, console: Console, *, out: Path | None, json: Path | None, csv: Path | None
+) -> None:
+    """A result as the files that were asked for."""
+    from spiritlevel.report import write_report
+
+    for path, writer in ((json, found.to_json), (csv, found.to_csv)):
+        if path is not None:
+            writer(path)
+    if out is not None:
+        write_report(found, out)
+    for path in (json, csv, out):
+        say_written(path, console)
+
+
+def say_written(path: Path | None, console: Console) -> None:
+    if path is not None:
+        console.print(f"written to  {path}", highlight=False, markup=False)

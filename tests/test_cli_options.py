@@ -1,0 +1,241 @@
+"""The options that commands share, on every command: what they change, and what they say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+from spiritlevel.cli import app
+
+MINE = ("--model", "mine:net", "--data", "mine:data")
+KINDS = """
+import numpy as np
+import torch
+import mine
+
+def arrays():
+    x, y = zip(*mine.data())
+    return np.concatenate(x), np.concatenate(y).astype(np.uint8)
+
+def listed():
+    return [torch.from_numpy(a) for a in arrays()]
+
+def singles():
+    return [(x, int(y)) for x, y in zip(*listed())]
+
+def images():
+    return torch.zeros(20, 4, dtype=torch.uint8), listed()[1]
+"""
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.fixture
+def lightning(mine: Path) -> Path:
+    """A checkpoint of Lightning's: a network under a prefix, its average, the optimizer."""
+    import mine as user  # type: ignore[import-not-found]
+
+    state = {f"net.{name}": 2 * t for name, t in user.net().state_dict().items()}
+    average = {f"ema.{name}": 3 * t for name, t in user.net().state_dict().items()}
+    held = {"epoch": 3, "state_dict": {**state, **average}, "hyper_parameters": {"lr": 0.1}}
+    torch.save(held, mine / "last.ckpt")
+    return mine / "last.ckpt"
+
+
+def loss_of_twice_the_weights() -> float:
+    import mine as user  # type: ignore[import-not-found]
+
+    net = user.net()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(2)
+    x, y = (torch.cat(part) for part in zip(*user.data(), strict=True))
+    return F.cross_entropy(net(x), y).item()
+
+
+def test_the_version_without_torch() -> None:
+    assert run("--version") == (0, f"spiritlevel {sl.__version__}")
+    code = (
+        "import sys; from typer.testing import CliRunner; from spiritlevel.cli import app;"
+        "print(CliRunner().invoke(app, ['--version']).stdout.strip(), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"spiritlevel {sl.__version__} False"
+    done = subprocess.run(
+        [sys.executable, "-m", "spiritlevel", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"spiritlevel {sl.__version__}"
+
+
+@pytest.mark.parametrize("command", ["measure", "audit", "symmetries", "sharpen", "compare"])
+def test_where_the_weights_were_is_said_by_every_command(lightning: Path, command: str) -> None:
+    said = "the weights of last.ckpt are those under 'state_dict.net.'; left out beside it: ema.0"
+    if command == "compare":
+        import mine as user  # type: ignore[import-not-found]
+
+        save_file(user.net().state_dict(), lightning.parent / "b.safetensors")
+        words = [lightning, "b.safetensors", "--only", "loss"]
+    elif command == "sharpen":
+        words = [lightning, "--target", "10"]
+    else:
+        words = ["--weights", lightning, *(["--only", "loss"] if command != "symmetries" else [])]
+    path = lightning.parent / "out.json"
+    code, text = run(command, *words, *MINE, "--json", path)
+    assert code == 0, text
+    assert said in text
+    assert said in path.read_text().replace('\\"', '"')
+    data = json.loads(path.read_text())
+    values = {
+        "measure": lambda: [data["rows"][0]["value"]],
+        "audit": lambda: [data["rows"][0]["here"]["value"]],
+        "compare": lambda: [e["value"] for e in data["pairs"][0]["values"]],
+    }
+    if command in values:
+        assert pytest.approx(loss_of_twice_the_weights(), rel=1e-5) in values[command]()
+
+
+@pytest.mark.parametrize("kind", ["arrays", "listed", "singles"])
+def test_data_of_every_kind(mine: Path, kind: str) -> None:
+    (mine / "kinds.py").write_text(KINDS)
+    sys.modules.pop("kinds", None)
+    for name, data in (("a", f"kinds:{kind}"), ("b", "mine:data")):
+        words = ("--model", "mine:net", "--data", data, "--only", "loss")
+        code, text = run("measure", *words, "--json", mine / name)
+        assert code == 0, text
+        assert "20 examples" in text
+    one, other = (json.loads((mine / name).read_text())["rows"][0]["value"] for name in "ab")
+    assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_images_in_bytes_get_one_line(mine: Path) -> None:
+    (mine / "kinds.py").write_text(KINDS)
+    sys.modules.pop("kinds", None)
+    code, text = run("measure", "--model", "mine:net", "--data", "kinds:images", "--only", "loss")
+    assert code == 2
+    assert "the model got uint8 inputs: cast them, x.float() / 255" in text
+
+
+def test_params_dtype_and_mode_reach_an_audit(mine: Path) -> None:
+    words = ("--only", "loss,hessian_spectral", "--json", mine / "a.json")
+    code, text = run("audit", *MINE, "--params", "2.*", "--dtype", "float64", *words)
+    assert code == 0, text
+    provenance = json.loads((mine / "a.json").read_text())["provenance"]
+    assert (provenance["parameters"], provenance["dtype"]) == (18, "float64")
+    import mine as user  # type: ignore[import-not-found]
+
+    masked = sl.Objective(user.noisy(), user.data(), F.cross_entropy, mode="train", seed=3)
+    noisy = ("--model", "mine:noisy", "--data", "mine:data", "--mode", "train", "--seed", "3")
+    code, text = run("audit", *noisy, "--only", "loss", "--json", mine / "a.json")
+    assert code == 0, text
+    here = json.loads((mine / "a.json").read_text())["rows"][0]["here"]["value"]
+    assert here == pytest.approx(masked.value(), rel=1e-6)
+
+
+def test_tol_rtol_and_budget_reach_every_table(mine: Path) -> None:
+    """A finer tolerance gives a smaller error; a budget of four products is not exceeded."""
+    import mine as user  # type: ignore[import-not-found]
+
+    objective = user.objective()
+    fine = sl.audit(objective, ["hessian_trace"], rtol=1e-4, budget=2000)["hessian_trace"].here
+    rough = sl.audit(objective, ["hessian_trace"], budget=4)["hessian_trace"].here
+    assert fine.error <= 1e-4 * fine.value
+    assert rough.error > fine.error
+    other = sl.sharpen(objective, target=100).objective
+    found = sl.compare({"a": objective, "b": other}, ["hessian_trace"], budget=4)
+    assert max(e.matvecs for e in found.values["hessian_trace"].values()) <= 20
+    for command in ("measure", "audit"):
+        path = mine / f"{command}.json"
+        words = ("--only", "hessian_trace", "--rtol", "1e-4", "--budget", "2000", "--json", path)
+        code, text = run(command, *MINE, *words)
+        assert code == 0, text
+        row = json.loads(path.read_text())["rows"][0]
+        here = row.get("here", row)
+        assert (here["stderr"] or 0.0) <= 1e-4 * here["value"]
+
+
+def test_files_of_measure_and_compare(mine: Path) -> None:
+    out = [mine / f"m.{kind}" for kind in ("html", "json", "csv")]
+    words = ("-o", out[0], "--json", out[1], "--csv", out[2])
+    code, text = run("measure", *MINE, "--only", "loss,lambda_max", *words)
+    assert code == 0, text
+    assert text.count("written to") == 3
+    rows = json.loads(out[1].read_text())["rows"]
+    with out[2].open(newline="") as file:
+        assert [float(r["value"]) for r in csv.DictReader(file)] == [r["value"] for r in rows]
+    assert "<h1>" in out[0].read_text()
+    import mine as user  # type: ignore[import-not-found]
+
+    for name, scale in (("a", 1.0), ("b", 2.0)):
+        state = {k: scale * t for k, t in user.net().state_dict().items()}
+        save_file(state, mine / f"{name}.safetensors")
+    words = ("a.safetensors", "b.safetensors", *MINE, "--only", "loss", "-o", mine / "c.html")
+    code, text = run("compare", *words)
+    assert code == 0, text
+    assert "Comparison of a and b" in (mine / "c.html").read_text()
+
+
+def test_symmetries_and_twins_as_json(mine: Path) -> None:
+    path = mine / "s.json"
+    code, text = run("symmetries", *MINE, "--params", "0.*", "--json", path)
+    assert code == 0, text
+    assert json.loads(path.read_text())["dim"] == 0  # the layer after it is held fast
+    code, text = run("symmetries", "--model", "mine:net", "--json", path)
+    assert code == 0, text
+    found = json.loads(path.read_text())
+    assert (found["dim"], len(found["generators"]), found["kinds"]) == (5, 5, {"hidden": 5})
+    code, text = run("sharpen", *MINE, "--target", "1e4", "--dtype", "float64", "--json", path)
+    assert code == 0, text
+    twin = json.loads(path.read_text())
+    assert twin["reached"] >= 1e4 > twin["before"]["value"]
+    assert twin["certificate"]["verdict"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["measure", "--params", "2.*"], "--params needs --model"),
+        (["audit", "--params", "2.*"], "--params needs --model"),
+        (["symmetries", "--model", "mine:net", "--params", "2.*"], "--params needs --data"),
+        (["symmetries", "--model", "mine:net", "--dtype", "float64"], "--dtype needs --data"),
+        (["symmetries", "--model", "mine:net", "--weights", "no.pt"], "no file no.pt"),
+        (["symmetries", "--model", "mine:net", "--shape", "0"], "--shape is '0'; sizes are"),
+        (["audit", *MINE, "--budget", "0"], "Invalid value for '--budget'"),
+        (["compare", "--tol", "-1"], "Invalid value for '--tol'"),
+        (["measure", "-o", "out.json"], "writes an HTML page; use --json out.json"),
+        (["compare", "-o", "out.csv"], "writes an HTML page; use --csv out.csv"),
+        (["measure", "-o", "no/such/a.html"], "there is no folder no/such"),
+        (["sharpen", "-o", "no/such/a.safetensors"], "there is no folder no/such"),
+        (["measure", *MINE, "--weights", "."], "is a folder; name the file with the weights"),
+        (["measure", "--only", "loss", "--device", "foo"], "--device is 'foo'; give cpu, cuda"),
+        (["measure", *MINE, "--weights", "mine.py"], "mine.py cannot be read as a checkpoint"),
+        (["measure", "--model", "mine.py:net"], "'mine.py:net', a file; write it as mine:net"),
+        (["audit", "--model", "a/b.py:net"], "'a/b.py:net', a file; write it as a.b:net"),
+        (["measure", "--model", "mine:my_loss"], "mine:my_loss needs arguments (model, batch);"),
+        (["measure", *MINE[:2], "--data", "mine:my_loss"], "--data: mine:my_loss needs arguments"),
+        (["measure", *MINE, "--only", ","], "no measure is named; there are: loss"),
+        (["audit", *MINE, "--only", ","], "no measure is named; there are: loss"),
+        (["compare", "--only", ""], "no measure is named; there are: loss"),
+    ],
+)
+def test_mistakes_get_one_clear_line(mine: Path, words: list[str], message: str) -> None:
+    code, text = run(*words)
+    assert code == 2, text
+    assert message in text
+    assert "Traceback" not in text
