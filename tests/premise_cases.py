@@ -509,9 +509,9 @@ def held(model: Model, case: Case) -> Model:
 
 # What is looked at beside what every case shows; what takes long comes rarely
 LOOKS = (
-    *("ends", "ends", "estimates", "audit", "audit", "orbit measures", "compare"),
-    *("spectral of ggn", "spectral of ggn", "trace of ggn", "trace of ggn", "frobenius of ggn"),
-    *("spectral of hessian", "trace of hessian", "trace of hessian", "frobenius of hessian"),
+    *("nothing", "trace of ggn", "spectral of ggn", "trace of hessian", "ends", "audit"),
+    *("frobenius of ggn", "frobenius of hessian", "spectral of hessian", "estimates"),
+    *("orbit measures", "compare", "spectral of ggn", "trace of hessian", "audit", "ends"),
 )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.optimize import minimize
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, jacrev
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves
 
 from premise_cases import (
@@ -189,7 +189,21 @@ def truth_of(case: Case) -> Truth:
         torch.nn.utils.vector_to_parameters(vector.detach(), model.parameters())
     confident(model, case.confidence)
     user = held(model, case)
-    return Truth(case, user, copy.deepcopy(user).double(), data)
+    return Truth(case, user, plain(copy.deepcopy(user).double()), data)
+
+
+class WeightNorm(nn.Module):
+    """g v / ||v||: torch's own has no right second derivative."""
+
+    def forward(self, g: Tensor, v: Tensor) -> Tensor:
+        return g * v / v.norm(dim=1, keepdim=True)
+
+
+def plain(model: Model) -> Model:
+    """The same function in operations that autograd differentiates twice."""
+    if is_parametrized(model.net.a):
+        model.net.a.parametrizations.weight[0] = WeightNorm()  # type: ignore[index, union-attr]
+    return model
 
 
 # Orbits -------------------------------------------------------------------------------------------
@@ -248,7 +262,10 @@ def least_found(
     return best
 
 
-def exponents_of(act: Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]], ones: dict[str, Tensor], dim: int) -> Tensor:
+Act = Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]]
+
+
+def exponents_of(act: Act, ones: dict[str, Tensor], dim: int) -> Tensor:
     """B, one column for each generator, from what the group does to a vector of ones."""
     columns = []
     for i in range(dim):
