@@ -511,7 +511,8 @@ def held(model: Model, case: Case) -> Model:
 LOOKS = (
     *("nothing", "trace of ggn", "spectral of ggn", "trace of hessian", "ends", "audit"),
     *("frobenius of ggn", "frobenius of hessian", "spectral of hessian", "estimates"),
-    *("orbit measures", "compare", "spectral of ggn", "trace of hessian", "audit", "ends"),
+    *("orbit measures", "compare", "spectral of ggn", "trace of hessian", "audit", "sharpen"),
+    *("discrete", "orbit measures"),
 )
 
 

@@ -94,6 +94,8 @@ def allowed(truth: Truth, door: str, error: sl.SpiritlevelError) -> Refused:
         or _skips(truth),
         ("ggn", "is not convex in the outputs"): not truth.is_convex,
         ("ggn", "the Gauss-Newton matrix of this loss is empty"): not bool(g.any()),
+        ("sharpen", "no layer that can be scaled has positive curvature"): True,
+        ("sharpen", "has no rescaling symmetry"): True,
         ("trace of hessian", "not known to be a sum of exponentials"): kind.of_model
         or not truth.is_sum
         or not truth.is_convex
@@ -304,6 +306,47 @@ def _operators(bench: Bench) -> list[tuple[str, Any, Tensor]]:
     if not KINDS[bench.case.loss].of_model:
         found.append(("ggn", lambda: sl.ggn(o), bench.gauss_newton))
     return found
+
+
+# Twins on purpose ---------------------------------------------------------------------------------
+
+
+def check_sharpen(bench: Bench) -> None:
+    """A twin with an eigenvalue as large as was asked for."""
+    o, group = bench.objective, bench.group
+    target = 100 * norm_of(bench.hessian, "spectral") + 1e-3
+    try:
+        found = sl.sharpen(o, target=target, group=group)
+    except sl.SpiritlevelError as error:
+        raise allowed(bench.truth, "sharpen", error) from error
+    there = torch.cat([p.double().reshape(-1) for p in found.objective.params.values()])
+    outputs, loss = change(bench, there)
+    assert max(outputs, loss) <= (1e-8 if bench.case.double else 1e-4), "another network"
+    reached = norm_of(bench.truth.hessian(there), "spectral")
+    slack = 1e-6 if bench.case.double else 1e-2
+    assert reached >= (1 - slack) * found.reached >= (1 - 2 * slack) * target, (
+        f"{target:.6g} was asked for, {found.reached:.6g} is said, {reached:.6g} is reached"
+    )
+
+
+def check_discrete(bench: Bench) -> None:
+    """Permutations of units and flips of signs keep all predictions, and the loss."""
+    params = bench.truth.named(bench.truth.point)
+    draws = torch.Generator().manual_seed(bench.case.seed)
+    # statistics of BatchNorm are buffers, which would have to move along
+    with_buffers = bench.case.architecture == "batch norm"
+    for units in () if with_buffers else sl.symmetry.permutations(bench.objective):
+        moved = units.act(params, torch.randperm(units.size, generator=draws))
+        _same_network(bench, moved, f"a permutation of {units.name}")
+    signs = sl.symmetry.sign_flips(bench.objective)
+    flips = torch.rand(signs.group.dim, generator=draws) < 0.5
+    _same_network(bench, signs.act(params, flips), "a flip of signs")
+
+
+def _same_network(bench: Bench, named: Any, what: str) -> None:
+    vector = torch.cat([named[name].reshape(-1) for name in bench.truth.names])
+    outputs, loss = change(bench, vector)
+    assert max(outputs, loss) <= 1e-8, f"{what} moves predictions by {outputs:.2g}, {loss:.2g}"
 
 
 # Audits and comparisons ---------------------------------------------------------------------------
