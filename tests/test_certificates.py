@@ -178,3 +178,17 @@ def test_a_point_that_is_another_network_is_not_handed_out(monkeypatch: Any) -> 
         group.apply(objective, group.random(0))
     with pytest.raises(sl.SpiritlevelError, match="this element changes the predictions"):
         sl.orbit.minimum(objective, group)
+
+
+def test_a_loss_of_one_precision_is_no_obstacle() -> None:
+    weights = torch.tensor([0.2, 1.0, 3.0])  # float32, held by the function itself
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y, weight=weights)
+
+    objective = sl.Objective(mlp().float(), (X.float(), Y), loss)
+    group = sl.symmetries(objective)
+    twin = group.apply(objective, group.random(0))
+    assert group.verify(objective, twin).verdict == "exact"
+    other = objective.at(objective.vector * 1.001)
+    assert group.verify(objective, other).verdict == "refuted"

@@ -239,3 +239,40 @@ def test_mistakes_get_one_clear_line(mine: Path, words: list[str], message: str)
     assert code == 2, text
     assert message in text
     assert "Traceback" not in text
+
+
+TWO_HEADS = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(5, 1)
+
+    def forward(self, x):
+        h = self.body(x).relu()
+        return {"logits": self.a(h), "value": self.b(h)}
+"""
+
+
+def test_one_of_several_heads(mine: Path) -> None:
+    (mine / "two.py").write_text(TWO_HEADS)
+    words = ("--model", "two:Two", "--data", "mine:data")
+    code, text = run("measure", *words, "--only", "loss")
+    assert code == 2
+    assert "the model returns 2 tensors (logits, value) and the loss takes one: choose it" in text
+    path = mine / "out.json"
+    code, text = run("measure", *words, "--heads", "logits", "--only", "loss", "--json", path)
+    assert code == 0, text
+    import mine as user  # type: ignore[import-not-found]
+    import two  # type: ignore[import-not-found]
+
+    batches = user.data()
+    x, y = (torch.cat([b[i] for b in batches]) for i in (0, 1))
+    want = F.cross_entropy(two.Two()(x)["logits"], y)
+    assert json.loads(path.read_text())["rows"][0]["value"] == pytest.approx(want.item(), rel=1e-5)
+    code, text = run("measure", *words, "--heads", "no", "--only", "loss")
+    assert code == 2
+    assert "heads='no' is not among the outputs; there are: logits, value" in text

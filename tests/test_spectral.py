@@ -82,9 +82,8 @@ def test_errors_cover_the_rounding_of_single_precision(seed: int) -> None:
     dense = matrix(SPECTRUM, seed).float()
     truth = float(torch.linalg.eigvalsh(dense.double())[-1])
     (found,) = sl.eigenvalues(sl.from_matrix(dense), tol=1e-7, seed=seed)
-    assert found.residual is not None
-    assert abs(found.value - truth) <= found.residual
-    assert found.residual >= 10 * torch.finfo(torch.float32).eps * found.value
+    assert abs(found.value - truth) <= found.error
+    assert found.error >= 10 * torch.finfo(torch.float32).eps * found.value
 
 
 def test_memory_bounds_the_basis() -> None:
@@ -123,23 +122,6 @@ def test_an_unfinished_search_says_so() -> None:
     assert found.residual > 1e-8
 
 
-def test_a_misleading_coarse_operator_costs_time_but_not_truth() -> None:
-    """The coarse leader is an exact eigenvector of the wrong eigenvalue."""
-    q = torch.linalg.qr(torch.randn(120, 120, generator=torch.Generator().manual_seed(3)).double())[
-        0
-    ]
-    fine = sl.from_matrix((q * SPECTRUM) @ q.T)
-    swapped = SPECTRUM.clone()
-    swapped[0], swapped[2] = 0.0, 60.0
-    misled = replace(fine, coarse=replace(sl.from_matrix((q * swapped) @ q.T), cost=0.1))
-    (found,) = sl.eigenvalues(misled, tol=1e-6)
-    assert found.value == pytest.approx(50, rel=1e-9)
-    helped = replace(fine, coarse=replace(fine, cost=0.1))
-    (quick,), (cold,) = sl.eigenvalues(helped, tol=1e-3), sl.eigenvalues(fine, tol=1e-3)
-    assert quick.matvecs < cold.matvecs
-    assert quick.value == pytest.approx(50, rel=1e-4)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=12), st.integers(0, 100))
 def test_eigenvalues_of_any_matrix(values: list[float], seed: int) -> None:
@@ -154,7 +136,9 @@ def test_eigenvalue_arguments_are_checked() -> None:
         sl.eigenvalues(operator(), 200)
     with pytest.raises(sl.SpiritlevelError, match="memory=3 vectors is too little for 3"):
         sl.eigenvalues(operator(), 3, memory=3)
-    with pytest.raises(sl.SpiritlevelError, match="symmetric square matrix; got shape"):
+    with pytest.raises(
+        sl.SpiritlevelError, match="symmetric square matrix of finite floats; got shape"
+    ):
         sl.from_matrix(torch.arange(4.0).reshape(2, 2))
 
 

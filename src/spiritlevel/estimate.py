@@ -23,14 +23,16 @@ class Estimate:
     """A value, its uncertainty, its cost and how the computation ended.
 
     `stderr` is the standard error of a random estimate. `residual` is ||Av - value v|| of an
-    eigenpair: some eigenvalue lies within it. `matvecs` counts products in units of one pass
-    over all the data; `remedy` says what to do when the status is not good. A maximum that was
-    searched for has the status "lower bound": there may be a larger one.
+    eigenpair: some eigenvalue lies within it. `bound` is how far from the value the one that was
+    asked for can be, but for one random start in a thousand. `matvecs` counts products in units of
+    one pass over all the data; `remedy` says what to do when the status is not good. A maximum
+    that was searched for has the status "lower bound": there may be a larger one.
     """
 
     value: float
     stderr: float | None = None
     residual: float | None = None
+    bound: float | None = None
     matvecs: float = 0
     seconds: float = 0.0
     status: Status = Status.EXACT
@@ -38,10 +40,9 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """The half-width to print behind the value: residual or standard error, 0 if exact."""
-        if self.residual is not None:
-            return self.residual
-        return self.stderr if self.stderr is not None else 0.0
+        """The half-width to print behind the value: bound, residual or standard error, or 0."""
+        known = (self.bound, self.residual, self.stderr)
+        return next((width for width in known if width is not None), 0.0)
 
     @property
     def converged(self) -> bool:

@@ -200,6 +200,10 @@ class Objective:
         """What the loss is a function of on one batch at `params`, one tensor; differentiable."""
         return self._run(self._loss.outputs, params, batch)
 
+    def returned(self, params: Params, batch: Batch) -> dict[str, Tensor]:
+        """All predictions of one batch by name."""
+        return self._run(self._loss.returned, params, batch)
+
     def together(self, params: Params, batch: Batch) -> tuple[dict[str, Tensor], Total]:
         """All predictions of one batch by name, and the sum and count of its losses."""
         return self._run(self._loss.together, params, batch)

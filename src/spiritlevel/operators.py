@@ -11,6 +11,8 @@ from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
 
+SKEW = 0.05  # relative to the norm: more than any rounding
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -43,22 +45,47 @@ class Operator:
                 f"an operator of size {self.size} multiplies a vector ({self.size},) or a block "
                 f"({self.size}, k); got shape {tuple(vectors.shape)}"
             )
-        return self.matvec(vectors.to(dtype=self.dtype, device=self.device))
+        return self._finite(self.matvec(vectors.to(dtype=self.dtype, device=self.device)))
 
     def dense(self) -> Tensor:
         """The matrix itself; for tests and small problems."""
-        return self.matvec(torch.eye(self.size, dtype=self.dtype, device=self.device))
+        return self @ torch.eye(self.size, dtype=self.dtype, device=self.device)
+
+    def _finite(self, product: Tensor) -> Tensor:
+        """A product with NaN or inf would end as a number somewhere."""
+        if not bool(product.isfinite().all()):
+            raise SpiritlevelError(
+                f"a product with this {self.name} is not finite: a value overflows "
+                f"{str(self.dtype).removeprefix('torch.')}, or a derivative does not exist at this "
+                "point (sqrt or norm at 0, 0/0); use dtype=torch.float64 or mend the model or loss"
+            )
+        return product
 
 
 def from_matrix(matrix: Tensor) -> Operator:
     """A dense symmetric matrix as an Operator."""
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
-    if not (square and torch.allclose(matrix, matrix.T)):
+    if not (square and matrix.is_floating_point() and _symmetric(matrix)):
         raise SpiritlevelError(
-            f"from_matrix needs a symmetric square matrix; got shape {tuple(matrix.shape)}. "
-            "Symmetrize it first: (A + A.T) / 2"
+            f"from_matrix needs a symmetric square matrix of finite floats; got shape "
+            f"{tuple(matrix.shape)}, {matrix.dtype}. Symmetrize it first: (A + A.T) / 2"
         )
     return Operator(matrix.shape[0], matrix.dtype, matrix.device, lambda v: matrix @ v)
+
+
+def _symmetric(matrix: Tensor) -> bool:
+    """To rounding, relative to the largest entry: whatever the unit of the matrix is."""
+    largest = matrix.abs().max()
+    rounding = 1000 * torch.finfo(matrix.dtype).eps
+    return bool(largest.isfinite()) and bool((matrix - matrix.T).abs().max() <= rounding * largest)
+
+
+def not_symmetric(operator: Operator, skewness: float) -> SpiritlevelError:
+    """For whoever sees from products that u'Av is not v'Au."""
+    return SpiritlevelError(
+        f"this {operator.name} is not symmetric: u'Av and v'Au differ by {skewness:.0e} of its "
+        "norm; give the products of a symmetric matrix, (A + A') / 2"
+    )
 
 
 def scaled(operator: Operator, diagonal: Tensor) -> Operator:

@@ -14,6 +14,7 @@ from spiritlevel.cli.options import (
     DataOption,
     DeviceOption,
     DtypeOption,
+    HeadsOption,
     JsonOption,
     LossOption,
     ModelOption,
@@ -40,6 +41,7 @@ def audit(
     only: OnlyOption = None,
     strength: Annotated[float, typer.Option(help="Of the random rescaling, in log-scales.")] = 1.0,
     params: ParamsOption = None,
+    heads: HeadsOption = None,
     mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -60,7 +62,7 @@ def audit(
         from spiritlevel.auditing import audit as make
 
         check_writable(out=out, json=json, csv=csv)
-        options = given(data=data, weights=weights, loss=loss, params=params)
+        options = given(data=data, weights=weights, loss=loss, params=params, heads=heads)
         options |= given(mode=mode, dtype=dtype, device=device)
         found = make(
             objective_from(model, options, seed),

@@ -15,6 +15,7 @@ from spiritlevel.cli.options import (
     DataOption,
     DeviceOption,
     DtypeOption,
+    HeadsOption,
     JsonOption,
     LossOption,
     ModelOption,
@@ -41,6 +42,7 @@ def compare(
     loss: LossOption = None,
     only: OnlyOption = None,
     params: ParamsOption = None,
+    heads: HeadsOption = None,
     mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -61,7 +63,9 @@ def compare(
         from spiritlevel.comparing import compare as make
 
         check_writable(out=out, json=json, csv=csv)
-        options = given(data=data, loss=loss, params=params, mode=mode, dtype=dtype, device=device)
+        options = given(
+            data=data, loss=loss, params=params, heads=heads, mode=mode, dtype=dtype, device=device
+        )
         found = make(
             _objectives(checkpoints or [], model, options, seed),
             COMPARED if only is None else names(only) or [],

@@ -25,7 +25,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     _check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
-        refuse(given, ("data", "weights", "loss", "params", "mode"), "needs --model")
+        refuse(given, ("data", "weights", "loss", "params", "heads", "mode"), "needs --model")
         from spiritlevel.default import default_objective
 
         size = {"batch": given["batch"]} if "batch" in given else {}
@@ -50,9 +50,16 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
         dtype=precision,
         device=given.get("device"),
         seed=seed if mode == "train" else None,
+        heads=_heads(given.get("heads")),
     )
     objective.notes = (*notes, *objective.notes)
     return objective
+
+
+def _heads(text: str | None) -> str | list[str] | None:
+    """One head, or several that are separated by commas."""
+    chosen = names(text)
+    return chosen[0] if chosen and len(chosen) == 1 else chosen
 
 
 def _check_device(name: str) -> None:

@@ -10,6 +10,7 @@ from spiritlevel.cli.options import (
     DataOption,
     DeviceOption,
     DtypeOption,
+    HeadsOption,
     JsonOption,
     LossOption,
     ModelOption,
@@ -35,6 +36,7 @@ def measure(
     loss: LossOption = None,
     only: OnlyOption = None,
     params: ParamsOption = None,
+    heads: HeadsOption = None,
     mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -54,7 +56,7 @@ def measure(
         from spiritlevel.measures import measure as fill
 
         check_writable(out=out, json=json, csv=csv)
-        options = given(data=data, weights=weights, loss=loss, params=params)
+        options = given(data=data, weights=weights, loss=loss, params=params, heads=heads)
         options |= given(mode=mode, dtype=dtype, device=device)
         objective = objective_from(model, options, seed)
         table = fill(objective, names(only), seed=seed, tol=tol, rtol=rtol, budget=budget)

@@ -48,6 +48,10 @@ OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separa
 ParamsOption = Annotated[
     str | None, typer.Option("--params", help='Parameters by pattern, such as "layer1.*,head.*".')
 ]
+HeadsOption = Annotated[
+    str | None,
+    typer.Option("--heads", help="Which of several outputs count, by name; all if left out."),
+]
 ModeOption = Annotated[
     Mode | None,
     typer.Option("--mode", help="The mode of BatchNorm and dropout; eval if left out."),

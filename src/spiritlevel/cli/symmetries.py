@@ -15,6 +15,7 @@ from spiritlevel.cli.options import (
     DataOption,
     DeviceOption,
     DtypeOption,
+    HeadsOption,
     JsonOption,
     LossOption,
     ModelOption,
@@ -62,6 +63,7 @@ def symmetries(
         Eps, typer.Option(help="Whether the eps of norms may break a scale a little.")
     ] = Eps.exact,
     params: ParamsOption = None,
+    heads: HeadsOption = None,
     mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -76,7 +78,9 @@ def symmetries(
         from spiritlevel.symmetry import symmetries as find
 
         check_writable(json=json)
-        options = given(data=data, weights=weights, loss=loss, params=params, mode=mode)
+        options = given(
+            data=data, weights=weights, loss=loss, params=params, heads=heads, mode=mode
+        )
         options |= given(dtype=dtype, device=device)
         made, notes = _subject(model, options, seed)
         example = None if shape is None else _example(shape, made, model, seed)
@@ -100,6 +104,7 @@ def sharpen(
     data: DataOption = None,
     loss: LossOption = None,
     params: ParamsOption = None,
+    heads: HeadsOption = None,
     mode: ModeOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
@@ -120,7 +125,9 @@ def sharpen(
         check_writable(out=out, json=json)
         if checkpoint is not None and model is None:
             raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
-        options = given(data=data, weights=checkpoint, loss=loss, params=params, mode=mode)
+        options = given(
+            data=data, weights=checkpoint, loss=loss, params=params, heads=heads, mode=mode
+        )
         options |= given(dtype=dtype, device=device)
         objective = objective_from(model, options, seed)
         found = make(objective, target=target)

@@ -36,7 +36,16 @@ def hessian_spectral(instruments: Instruments) -> Estimate:
     """||H||_2, the largest eigenvalue in magnitude."""
     ends = instruments.extremes.values
     largest = max(ends, key=lambda end: abs(end.value))
-    return replace(largest, value=abs(largest.value))
+    highest = max(ends, key=lambda end: abs(end.value) + end.error)
+    bound = abs(highest.value) + highest.error - abs(largest.value)
+    # the other end, if less is known of it, may be the larger one
+    return replace(
+        largest,
+        value=abs(largest.value),
+        bound=bound,
+        status=highest.status,
+        remedy=highest.remedy,
+    )
 
 
 def hessian_trace(instruments: Instruments) -> Estimate:

@@ -31,14 +31,7 @@ def adaptive_spectral(instruments: Instruments) -> Estimate:
         budget=instruments.budget,
         seed=instruments.seed,
     )[0]
-    return Estimate(
-        abs(top.value),
-        residual=top.residual,
-        matvecs=top.matvecs,
-        seconds=top.seconds,
-        status=top.status,
-        remedy=top.remedy,
-    )
+    return replace(top, value=abs(top.value))
 
 
 def fisher_rao(instruments: Instruments) -> Estimate:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from spiritlevel.operators import Operator
+from spiritlevel.operators import SKEW, Operator, not_symmetric
 from spiritlevel.tensors import gaussian
+
+ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
+UNDERFLOW = 1e-140
+
+
+class Ritz(NamedTuple):
+    """Ritz values in rising order, their coordinates as columns, the norms of their residuals."""
+
+    values: Tensor
+    coordinates: Tensor
+    residuals: Tensor
 
 
 class Krylov:
@@ -15,20 +28,34 @@ class Krylov:
     Several start vectors find eigenvalues that are several times there, which one cannot. Every
     coefficient of C is kept, not only the band that is nonzero in exact arithmetic, so that the
     residual of a Ritz pair is known from C alone and is the true one, without one more product.
-    Rows of `basis` are the vectors; they never leave the device.
+    Rows of `basis` are the vectors; they never leave the device. `past` holds the C of the bases
+    before each restart, and where the vectors that it went on from were in it.
     """
 
     def __init__(
-        self, operator: Operator, start: Tensor, capacity: int, draws: torch.Generator
+        self,
+        operator: Operator,
+        start: Tensor,
+        capacity: int,
+        draws: torch.Generator,
+        noise: float = 0.0,
     ) -> None:
-        """`start` holds one vector, or several as columns."""
+        """`start` holds one vector, or several as columns; `noise` is the deviation of every entry.
+
+        Kept as `noise` is that of the orthonormal start: at least so much of it is random.
+        """
         self.operator, self.draws = operator, draws
         columns = start[:, None] if start.ndim == 1 else start
-        self.pending = columns.shape[1]
+        self.pending = self.width = columns.shape[1]
         self.capacity = min(capacity, operator.size)
         rows = min(self.capacity + self.pending, operator.size)
         self.basis = start.new_zeros((rows, operator.size))
-        self.basis[: self.pending] = torch.linalg.qr(columns)[0].T
+        basis, mix = torch.linalg.qr(columns)
+        self.basis[: self.pending] = basis.T
+        self.noise = noise / float(torch.linalg.matrix_norm(mix.double(), 2)) if noise else 0.0
+        self.past: list[tuple[Tensor, int]] = []
+        self.begin = 0
+        self.norm = 0.0  # of the longest product: at most that of A
         self.coefficients = torch.zeros(rows, self.capacity, dtype=torch.float64, device="cpu")
         self.length = 0
         self.products = 0
@@ -42,33 +69,42 @@ class Krylov:
         """Whether the basis spans the whole space, so that Ritz pairs are eigenpairs."""
         return self.length == self.operator.size
 
+    @property
+    def rounding(self) -> float:
+        """What the precision of the operator costs after so many products, relative to the norm."""
+        return ROUNDING * torch.finfo(self.operator.dtype).eps * max(self.products, 1) ** 0.5
+
     def expand(self) -> None:
         """One product; its part outside the basis, if any, becomes the next vector."""
         j, known = self.length, self.length + self.pending
-        w = self.operator.matvec(self.basis[j])
-        size = float(w.norm())
+        w = self.operator @ self.basis[j]
+        self.norm = max(self.norm, length(w))
         w, column = self._orthogonalize(w, known)
-        rest = float(w.norm())
+        rest = length(w)
         self.products += 1
         self.length += 1
         self.coefficients[:known, j] = column
         if known == self.operator.size:
             self.pending -= 1
-        elif rest > 100 * torch.finfo(w.dtype).eps * size:
-            self.coefficients[known, j] = rest
-            self.basis[known] = w / rest
-        else:  # an invariant subspace: go on from somewhere new
+            return
+        noise = ROUNDING * torch.finfo(w.dtype).eps * self.norm
+        if rest <= noise:  # an invariant subspace, to rounding: noise opens it to all the others
             fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), known)
-            self.basis[known] = fresh / fresh.norm()
+            w = w + (noise or 1.0) / length(fresh) * fresh
+            rest = length(w) if noise else 0.0
+        self.coefficients[known, j] = rest
+        self.basis[known] = w / length(w)
 
-    def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ritz values in rising order, their coordinates, and the norms of their residuals."""
+    def ritz(self) -> Ritz:
         m = self.length
         square = self.coefficients[:m, :m]
+        skewness = float((square - square.T).norm()) / (float(square.norm()) or 1.0)
+        if skewness > SKEW:
+            raise not_symmetric(self.operator, skewness)
         values, vectors = torch.linalg.eigh((square + square.T) / 2)
         image = self.coefficients[: m + self.pending, :m] @ vectors
         image[:m] -= vectors * values
-        return values, vectors, image.norm(dim=0)
+        return Ritz(values, vectors, image.norm(dim=0))
 
     def lift(self, coordinates: Tensor) -> Tensor:
         """Columns of coordinates as vectors of the space, one per column."""
@@ -82,6 +118,8 @@ class Krylov:
     def restart(self, coordinates: Tensor) -> None:
         """Keep some Ritz vectors and the last directions (thick restart, Wu and Simon, 2000)."""
         m, p, k = self.length, self.pending, coordinates.shape[1]
+        self.past.append((self.coefficients[: m + p, :m].clone(), self.begin))
+        self.begin = k
         kept = self.lift(coordinates).T
         square = coordinates.T @ self.coefficients[:m, :m] @ coordinates
         last = self.coefficients[m : m + p, :m] @ coordinates
@@ -92,6 +130,30 @@ class Krylov:
         self.coefficients[k : k + p, :k] = last
         self.length = k
 
+    def shares(self, value: float) -> Tensor:
+        """What eigenvectors of the eigenvalue `value` have of the start at most, in falling order.
+
+        The i-th is for the i-th of several orthonormal ones. Through every basis, from the vectors
+        that it began with to those that it left to the next.
+        """
+        m, p = self.length, self.pending
+        path = torch.eye(self.width, dtype=torch.float64, device="cpu")
+        least = torch.ones(self.width, dtype=torch.float64, device="cpu")
+        for coefficients, begin in [*self.past, (self.coefficients[: m + p, :m], self.begin)]:
+            shifted = coefficients.clone()
+            shifted.diagonal().sub_(value)
+            products = shifted.shape[1]
+            free = torch.linalg.qr(shifted, mode="complete")[0][:, products:]
+            path = path @ free[begin : begin + path.shape[1]]
+            sizes = torch.linalg.svdvals(path)
+            least[: len(sizes)] = torch.minimum(least[: len(sizes)], sizes)
+            least[len(sizes) :] = 0.0
+            back, failed = torch.linalg.inv_ex(free[products:])
+            if failed or not back.isfinite().all():
+                break
+            path = path @ back
+        return least
+
     def _orthogonalize(self, w: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Twice is enough (Kahan and Parlett)."""
         known = self.basis[:count]
@@ -101,3 +163,9 @@ class Krylov:
             w = w - part @ known
             column += part.double().cpu()
         return w, column
+
+
+def length(vector: Tensor) -> float:
+    """The norm, in double precision; 0 where squares come to nothing."""
+    found = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return found if found > UNDERFLOW else 0.0

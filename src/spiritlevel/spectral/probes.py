@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
-from spiritlevel.operators import Operator
+from spiritlevel.operators import SKEW, Operator, not_symmetric
 from spiritlevel.progress import bar
 from spiritlevel.tensors import gaussian, generator, rademacher
 
@@ -106,9 +106,13 @@ Stop = Callable[[Probes], bool]
 def standard_error(samples: Tensor) -> float:
     """Of the mean; widened by Student's t for few samples, so that ± 2 covers 95 %."""
     n = len(samples)
+    return float(samples.std() / n**0.5) * student(n)
+
+
+def student(n: int) -> float:
+    """Student's t over the normal's, at 95 % and n samples."""
     z, nu = 1.96, n - 1
-    student = 1 + (z**2 + 1) / (4 * nu) + (5 * z**4 + 16 * z**2 + 3) / (96 * nu**2)
-    return float(samples.std() / n**0.5) * student
+    return 1 + (z**2 + 1) / (4 * nu) + (5 * z**4 + 16 * z**2 + 3) / (96 * nu**2)
 
 
 def probe(
@@ -176,6 +180,8 @@ class _Tally:
         self.known = 0 if images is None else self.basis.shape[1]
         self.split: list[Tensor] = []
         self.squares: list[float] = []
+        self.last: tuple[Tensor, Tensor] | None = None
+        self.skew_squares = 0.0
 
     @property
     def products(self) -> int:
@@ -189,11 +195,20 @@ class _Tally:
     def draw(self) -> None:
         z = rademacher(self.operator.size, self.draws, self.image)
         z -= self.basis @ (self.basis.T @ z)
-        w = self.operator.matvec(z)
+        w = self.operator @ z
         self.split.append(self._by_block(z * w))
         self.squares.append(float(w.double().square().sum()))
+        self._compare(z, w)
+
+    def _compare(self, z: Tensor, w: Tensor) -> None:
+        """(z'Ay - y'Az)^2 is ||A - A'||^2 on average, as ||Az||^2 is ||A||^2."""
+        if self.last is not None:
+            y, image = self.last
+            self.skew_squares += float((z * image - y * w).double().sum()) ** 2
+        self.last = z, w
 
     def result(self, status: Status, remedy: str = "") -> Probes:
+        self._check_symmetry()
         nothing = torch.zeros(1, len(self.spans), dtype=torch.float64, device="cpu")
         return Probes(
             taken_blocks=self._by_block((self.basis * self.image).sum(1)),
@@ -206,6 +221,16 @@ class _Tally:
             status=status,
             remedy=remedy,
         )
+
+    def _check_symmetry(self) -> None:
+        """Relative to all of A: what is left after deflation may be rounding alone."""
+        inner = (self.basis.T @ self.image).double()
+        taken = float(self.image.double().square().sum())
+        count = max(len(self.squares), 1)
+        skew = float((inner - inner.T).square().sum()) + self.skew_squares / count
+        skewness = (skew / (taken + sum(self.squares) / count or 1.0)) ** 0.5
+        if skewness > SKEW:
+            raise not_symmetric(self.operator, skewness)
 
     def _by_block(self, terms: Tensor) -> Tensor:
         return torch.stack([terms[span].double().sum() for span in self.spans.values()]).cpu()
@@ -291,13 +316,13 @@ def diagonal(
         for i in range(1, probes + 1):  # Welford: no row of samples is kept
             z = rademacher(operator.size, draws, image)
             z -= basis @ (basis.T @ z)
-            sample = (z * operator.matvec(z)).double()
+            sample = (z * (operator @ z)).double()
             step = sample - mean
             mean += step / i
             scatter += step * (sample - mean)
             progress.update()
     mean += (basis * image).sum(1).double()
-    stderr = (scatter / (probes - 1) / probes).sqrt()
+    stderr = (scatter / (probes - 1) / probes).sqrt() * student(probes)
     cost = (spent + basis.shape[1] + probes) * operator.cost
     return Diagonal(mean, stderr, cost, time.perf_counter() - begin, Status.CONVERGED)
 
@@ -312,7 +337,7 @@ def _orthonormal(
     basis, mix = torch.linalg.qr(columns.to(dtype=operator.dtype, device=operator.device))
     if images is not None:  # A Q = A X R^-1
         return basis, torch.linalg.solve_triangular(mix, images.to(basis), upper=True, left=False)
-    return basis, operator.matvec(basis)
+    return basis, operator @ basis
 
 
 def _sketch(operator: Operator, k: int, draws: torch.Generator) -> tuple[Tensor, int]:
@@ -321,7 +346,7 @@ def _sketch(operator: Operator, k: int, draws: torch.Generator) -> tuple[Tensor,
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
     if k == 0:
         return like.new_zeros(operator.size, 0), 0
-    return operator.matvec(gaussian((operator.size, k), draws, like)), k
+    return operator @ gaussian((operator.size, k), draws, like), k
 
 
 def _with_cost(estimate: Estimate, extra: float) -> Estimate:

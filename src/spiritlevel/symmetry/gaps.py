@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,13 +31,15 @@ class Jitter:
     slack: float = 100.0
     floor: float = 1e-12
 
-    def moved(self, objective: Objective) -> Objective:
-        theta = objective.vector
-        signs = rademacher(len(theta), generator(17), theta)
-        return objective.at(theta * (1 + self.size * signs))
+    def moved(self, objective: Objective) -> list[Objective]:
+        """Several draws: the effect of one may cancel at an output by luck."""
+        theta, draws = objective.vector, generator(17)
+        signs = [rademacher(len(theta), draws, theta) for _ in range(NOISES)]
+        return [objective.at(theta * (1 + self.size * s)) for s in signs]
 
 
-SINGLE = Jitter(size=2.0**-24, slack=10.0, floor=1e-6)
+NOISES = 2
+SINGLE = Jitter(size=2.0**-24, floor=1e-6)
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,27 @@ NOTHING = Gap(0.0, 0.0, 1e-300, True)
 def compared(
     one: Mapping[str, Tensor],
     other: Mapping[str, Tensor],
-    noisy: Mapping[str, Tensor],
+    noisy: Sequence[Mapping[str, Tensor]],
     jitter: Jitter,
 ) -> Gap:
     """Every output of one network with the other's, by name."""
     worst = NOTHING
     for name, a in one.items():
-        worst = worst | _gap(a, other[name], noisy[name], jitter)
+        worst = worst | _gap(a, other[name], [near[name] for near in noisy], jitter)
     return worst
 
 
-def _gap(a: Tensor, b: Tensor, near: Tensor, jitter: Jitter) -> Gap:
+def _gap(a: Tensor, b: Tensor, noisy: list[Tensor], jitter: Jitter) -> Gap:
     """One tensor of outputs; infinities and NaN are equal to themselves alone."""
     if a.numel() == 0:
         return NOTHING
-    a, b, near = (t.detach().double() for t in (a, b, near))
+    a, b, *near = (t.detach().double() for t in (a, b, *noisy))
     equal = (a == b) | (a.isnan() & b.isnan())
     finite = a.isfinite() & b.isfinite()
     if not bool((equal | finite).all()):
         return Gap(torch.inf, torch.inf, 1.0, False)
     difference = torch.where(equal, 0.0, (a - b).abs())
-    noise = torch.where(near.isfinite() & a.isfinite(), (near - a).abs(), 0.0)
+    noise = torch.stack([(n - a).abs().nan_to_num(0.0, 0.0) for n in near]).amax(0)
     # the noise on one output may vanish by luck: then the usual one at its place counts
     usual = noise.kthvalue(1 + len(a) // 4, dim=0).values if a.ndim else noise
     size = torch.where(a.isfinite(), a.abs(), 0.0)

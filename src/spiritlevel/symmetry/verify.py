@@ -116,18 +116,23 @@ def _certified(
 ) -> Certificate:
     """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
     jitter = jitter or Jitter()
-    noisy = jitter.moved(one)
-    data = NOTHING
-    sums = torch.zeros(3, dtype=torch.float64)
+    all_of_them = [one, other, *jitter.moved(one)]
+    data, scored = NOTHING, _scores(one)
+    sums = torch.zeros(len(all_of_them), dtype=torch.float64)
     for batch in one.batches:
-        found = [o.together(o.params, batch) for o in (one, other, noisy)]
-        data = data | compared(found[0][0], found[1][0], found[2][0], jitter)
-        sums += torch.stack([f[1][0].detach().double().cpu() for f in found])
-    here, there, near = (_predicted(o, random) for o in (one, other, noisy))
+        if scored:
+            found, totals = zip(*(o.together(o.params, batch) for o in all_of_them), strict=True)
+            sums += torch.stack([total.detach().double().cpu() for total, _ in totals])
+        else:  # the loss of equal predictions is equal
+            found = tuple(o.returned(o.params, batch) for o in all_of_them)
+        here, there, *near = found
+        data = data | compared(here, there, near, jitter)
+    here, there, *near = (o.returned(o.params, random) for o in all_of_them)
     chance = compared(here, there, near, jitter)
-    base, value, noise = (sums / one.count).tolist()
+    base, value, *noises = (sums / one.count).tolist()
     # a sum over the data rounds too; a loss may be far smaller than its terms
-    slack = jitter.slack * abs(noise - base) + jitter.floor * (1 + abs(base))
+    noise = max(abs(n - base) for n in noises)
+    slack = jitter.slack * noise + jitter.floor * (1 + abs(base))
     same_loss = abs(value - base) <= slack or base == value
     both = data | chance
     return Certificate(
@@ -142,8 +147,15 @@ def _certified(
     )
 
 
-def _predicted(objective: Objective, batch: Batch) -> dict[str, Tensor]:
-    return objective.together(objective.params, batch)[0]
+def _scores(objective: Objective) -> bool:
+    """Whether the loss runs in this precision; a function of the predictions need not."""
+    if objective.loss.on_outputs is None:
+        return True
+    try:
+        objective.together(objective.params, objective.few(2))
+    except RuntimeError:  # tensors of one precision inside the loss
+        return False
+    return True
 
 
 def _element(one: Objective, other: Objective, group: Group) -> Objective | None:
@@ -190,7 +202,7 @@ def _with_eps(
 def _runs_in_float64(objective: Objective) -> bool:
     exact = objective.to(torch.float64)
     try:
-        exact.outputs(exact.params, exact.few(2))
+        exact.returned(exact.params, exact.few(2))
     except RuntimeError:  # kernels that know one precision only
         return False
     return True
@@ -254,7 +266,7 @@ def _rounds_inside(exact: Objective) -> tuple[bool, str]:
     """Whether the model leaves float64 by itself, as norms of Hugging Face do."""
     watch = _Precision()
     with torch.no_grad(), watch:
-        exact.outputs(exact.params, exact.few(2))
+        exact.returned(exact.params, exact.few(2))
     return watch.low, type(exact.module).__name__
 
 

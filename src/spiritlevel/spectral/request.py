@@ -1,0 +1,96 @@
+"""Which eigenvalues are wanted, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.operators import Operator
+
+Which = Literal["largest", "smallest", "magnitude", "both"]
+RelativeTo = Literal["eigenvalue", "norm"]
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of the spectrum: the wanted Ritz values there, and where the wanted part begins.
+
+    `sign` is 1 at the upper end and -1 at the lower one; every eigenvalue with
+    sign * eigenvalue > `height` is wanted, and `last` is the Ritz value that sets the height.
+    """
+
+    sign: int
+    members: list[int]
+    last: int
+    height: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """The k extreme eigenvalues at one end, or at each, to a relative error."""
+
+    k: int
+    which: Which
+    tol: float
+    relative_to: RelativeTo
+
+    @property
+    def count(self) -> int:
+        return self.k if self.which != "both" else 2 * self.k
+
+    def check(self, operator: Operator, budget: int, memory: int) -> None:
+        if budget < 1:
+            raise SpiritlevelError(f"budget={budget}: give at least one product")
+        if not self.tol >= 0:
+            raise SpiritlevelError(f"tol={self.tol}: give a relative error of at least 0")
+        if self.k < 1 or self.count > operator.size:
+            raise SpiritlevelError(
+                f"k={self.k} ({self.which}) asks for {self.count} eigenvalues of a matrix of size "
+                f"{operator.size}"
+            )
+        if memory < (3 * self.k + 3 if self.which == "magnitude" else self.count + self.k + 1):
+            raise SpiritlevelError(
+                f"memory={memory} vectors is too little for {self.count} eigenpairs"
+            )
+
+    def tolerances(self, values: Tensor, rounding: float) -> Tensor:
+        """What each Ritz value may err by: tol times itself or the norm; at least the rounding."""
+        norm = values.abs().max()
+        scale = values.abs() if self.relative_to == "eigenvalue" else norm.expand_as(values)
+        return (self.tol * scale).clamp(min=rounding * float(norm))
+
+    def select(self, values: Tensor) -> list[int]:
+        """Where the wanted Ritz values lie, in falling order."""
+        m = len(values)
+        if self.which == "magnitude":
+            return values.abs().argsort(descending=True)[: self.k].tolist()
+        top = [m - 1 - i for i in range(min(self.k, m))]
+        low = list(reversed(range(min(self.k, m))))
+        return top if self.which == "largest" else low if self.which == "smallest" else top + low
+
+    def keep(self, values: Tensor, capacity: int) -> list[int]:
+        """The wanted vectors and the next ones in line: half of what fits."""
+        order = self.select(values)
+        count = max(capacity // 2, len(order))
+        if self.which == "magnitude":
+            return sorted(values.abs().argsort(descending=True)[:count].tolist())
+        places = torch.arange(len(values))
+        rank = torch.stack([(places - place).abs() for place in order]).amin(0)
+        return sorted(rank.argsort(stable=True)[:count].tolist())
+
+    def ends(self, values: Tensor) -> list[list[End]]:
+        """The ends that are wanted, in groups that stand or fall together."""
+        order = self.select(values)
+        if self.which == "magnitude":
+            last = order[-1]
+            height = abs(float(values[last]))
+            signs = values.sign()
+            return [[End(s, [i for i in order if signs[i] == s], last, height) for s in (1, -1)]]
+        k = min(self.k, len(values))
+        top = [End(1, order[:k], order[k - 1], float(values[order[k - 1]]))]
+        low = [End(-1, order[-k:], order[-k], -float(values[order[-k]]))]
+        return {"largest": [top], "smallest": [low], "both": [top, low]}[self.which]
