@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import spiritlevel as sl
-from premise_cases import IGNORED, KINDS, Case, given_loss
-from premise_truth import Truth, exponents_of, least_found, moved, norm_of, truth_of
-from spiritlevel.judging import Outcome
+from premises.case import IGNORED, Case
+from premises.losses import KINDS, given_loss
+from premises.truth import Truth, exponents_of, least_found, moved, norm_of, truth_of
 from spiritlevel.symmetry import Group
 
 # piecewise linear in each parameter, and recognized as such
@@ -124,7 +124,9 @@ def close(found: Tensor | float, truth: Tensor, rounding: float, wobble: Tensor,
     gap = (found - truth).abs()
     allowed = rounding * (scale + 1e-12) + 30 * wobble
     worst = float((gap - allowed).max())
-    assert bool((gap <= allowed).all()), f"{what}: off by {float(gap.max()):.3g} of {scale:.3g}, {worst:.3g} too much"
+    assert bool((gap <= allowed).all()), (
+        f"{what}: off by {float(gap.max()):.3g} of {scale:.3g}, {worst:.3g} too much"
+    )
 
 
 def check_values(bench: Bench) -> None:
@@ -197,7 +199,9 @@ def check_strangers(bench: Bench) -> None:
         "one parameter": size * one * point,
         "a step": size * step / (1e-30 + step.norm()) * point.norm(),
     }
-    usual = max(change(bench, point * (1 + 1e-11 * noise.roll(i)), elsewhere=False)[0] for i in range(3))
+    usual = max(
+        change(bench, point * (1 + 1e-11 * noise.roll(i)), elsewhere=False)[0] for i in range(3)
+    )
     for name, shift in shifts.items():
         there = point + shift
         outputs, _ = change(bench, there, elsewhere=False)
@@ -208,7 +212,9 @@ def check_strangers(bench: Bench) -> None:
                 f"{name} of {size:.1g} that moves predictions by {outputs:.2g} is {verdict}"
             )
         if outputs > 1e-3:
-            assert verdict == "refuted", f"{name} that moves predictions by {outputs:.2g}: {verdict}"
+            assert verdict == "refuted", (
+                f"{name} that moves predictions by {outputs:.2g}: {verdict}"
+            )
 
 
 # Least values over the orbit ----------------------------------------------------------------------
@@ -250,7 +256,7 @@ def _confront(bench: Bench, found: Any, norm: str, kind: str) -> None:
     matrix, b, dim = bench.matrix(kind), bench.exponents, bench.group.dim
     if dim == 0:
         return
-    best = _best(bench, norm, kind, found.log_scales.double())
+    best = best_found(bench, norm, kind, found.log_scales.double())
     random = [bench.group.random(i, 0.7) for i in range(20)]
     best = min(best, *(norm_of(moved(matrix, b, t), norm) for t in random))
     rounding = 1e-6 if bench.case.double else 1e-2
@@ -265,216 +271,10 @@ def _confront(bench: Bench, found: Any, norm: str, kind: str) -> None:
         )
 
 
-# Estimates ----------------------------------------------------------------------------------------
-
-
-def check_ends(bench: Bench) -> None:
-    """Both ends of the spectrum: what has converged is an eigenvalue, and the right one."""
-    for name, make, matrix in _operators(bench):
-        values = torch.linalg.eigvalsh(matrix)
-        scale = float(values.abs().max())
-        # the smallest of a positive semi-definite matrix is 0, and takes all products there are
-        ends = [("largest", values.flip(0)[:2]), ("smallest", values[:1])][: 1 + (name == "hessian")]
-        for which, wanted in ends:
-            found = sl.eigenvalues(make(), len(wanted), which=which, budget=100, seed=bench.case.seed)
-            for e, true in zip(found, wanted.tolist(), strict=True):
-                if e.status is not sl.Status.CONVERGED:
-                    continue
-                allowed = 1.01 * e.error + (1e-9 if bench.case.double else 1e-4) * scale
-                assert abs(e.value - true) <= allowed, (
-                    f"{which} of {name}: {e.value:.6g} ± {e.error:.2g} ({e.status.value}), {true:.6g}"
-                )
-
-
-def check_estimates(bench: Bench) -> None:
-    """Traces and Frobenius norms within eight standard errors."""
-    for name, make, matrix in _operators(bench):
-        rounding = bench.rounding * float(matrix.norm())
-        for estimate, true in (
-            (sl.trace(make(), budget=60, seed=bench.case.seed), float(matrix.trace())),
-            (sl.frobenius(make(), budget=60, seed=bench.case.seed), float(matrix.norm())),
-        ):
-            gap = abs(estimate.value - true)
-            assert gap <= 8 * estimate.error + 10 * rounding, f"of {name}: {estimate}, {true:.6g}"
-
-
-def _operators(bench: Bench) -> list[tuple[str, Any, Tensor]]:
-    o = bench.objective
-    found: list[tuple[str, Any, Tensor]] = [
-        ("hessian", lambda: sl.hessian(o, compile=False), bench.hessian)
-    ]
-    if not KINDS[bench.case.loss].of_model:
-        found.append(("ggn", lambda: sl.ggn(o), bench.gauss_newton))
-    return found
-
-
-# Twins on purpose ---------------------------------------------------------------------------------
-
-
-def check_sharpen(bench: Bench) -> None:
-    """A twin with an eigenvalue as large as was asked for."""
-    o, group = bench.objective, bench.group
-    target = 100 * norm_of(bench.hessian, "spectral") + 1e-3
-    try:
-        found = sl.sharpen(o, target=target, group=group)
-    except sl.SpiritlevelError as error:
-        raise allowed(bench.truth, "sharpen", error) from error
-    there = torch.cat([p.double().reshape(-1) for p in found.objective.params.values()])
-    outputs, loss = change(bench, there)
-    assert max(outputs, loss) <= (1e-8 if bench.case.double else 1e-4), "another network"
-    reached = norm_of(bench.truth.hessian(there), "spectral")
-    slack = 1e-6 if bench.case.double else 1e-2
-    assert reached >= (1 - slack) * found.reached >= (1 - 2 * slack) * target, (
-        f"{target:.6g} was asked for, {found.reached:.6g} is said, {reached:.6g} is reached"
-    )
-
-
-def check_discrete(bench: Bench) -> None:
-    """Permutations of units and flips of signs keep all predictions, and the loss."""
-    params = bench.truth.named(bench.truth.point)
-    draws = torch.Generator().manual_seed(bench.case.seed)
-    # statistics of BatchNorm are buffers, which would have to move along
-    with_buffers = bench.case.architecture == "batch norm"
-    for units in () if with_buffers else sl.symmetry.permutations(bench.objective):
-        moved = units.act(params, torch.randperm(units.size, generator=draws))
-        _same_network(bench, moved, f"a permutation of {units.name}")
-    signs = sl.symmetry.sign_flips(bench.objective)
-    flips = torch.rand(signs.group.dim, generator=draws) < 0.5
-    _same_network(bench, signs.act(params, flips), "a flip of signs")
-
-
-def _same_network(bench: Bench, named: Any, what: str) -> None:
-    vector = torch.cat([named[name].reshape(-1) for name in bench.truth.names])
-    outputs, loss = change(bench, vector)
-    assert max(outputs, loss) <= 1e-8, f"{what} moves predictions by {outputs:.2g}, {loss:.2g}"
-
-
-# Audits and comparisons ---------------------------------------------------------------------------
-
-NORMS = {"hessian_spectral": "spectral", "hessian_trace": "trace", "hessian_frobenius": "frobenius"}
-AUDITED = (*NORMS, "lambda_max", "lambda_min", "fisher_rao", "adaptive_spectral", "gradient_norm")
-LEAST = {"orbit_trace": "trace", "orbit_spectral": "spectral"}
-
-
-def _measured(truth: Truth, name: str, vector: Tensor) -> float:
-    """A measure at a point, from dense matrices there."""
-    if name == "loss":
-        return float(truth.value(vector))
-    if name == "gradient_norm":
-        return float(truth.gradient(vector).norm())
-    if name == "fisher_rao":
-        return float((vector @ truth.gauss_newton(vector) @ vector).clamp(min=0).sqrt())
-    h = truth.hessian(vector)
-    if name == "adaptive_spectral":
-        return norm_of(vector.abs()[:, None] * h * vector.abs()[None, :], "spectral")
-    if name in NORMS:
-        return norm_of(h, NORMS[name])
-    return float(torch.linalg.eigvalsh(h)[-1 if name == "lambda_max" else 0])
-
-
-def check_audit(bench: Bench) -> None:
-    """Every value at every point of two rows, what is invariant, and what is proved to be least."""
-    first = bench.case.seed % len(AUDITED)
-    names = ["loss", AUDITED[first], AUDITED[(first + 1 + bench.case.examples) % len(AUDITED)]]
-    found = sl.audit(bench.objective, names, group=bench.group, seed=bench.case.seed)
-    _check_notes(bench, found)
-    points = {"here": bench.truth.point} | {p: bench.at(t) for p, t in found.elements.items()}
-    for point, vector in points.items():
-        outputs, loss = change(bench, vector)
-        assert max(outputs, loss) <= 1e-6, f"{point} is another network: {outputs:.2g}, {loss:.2g}"
-    for row in found.rows:
-        assert not row.bug, f"{row.name}: {row.text}"
-        truths = {p: _measured(bench.truth, row.name, points[p]) for p in row.values}
-        _check_row(bench, row, truths, points)
-        if row.infimum.proved:
-            assert row.infimum.matrix is not None
-            _check_bound(bench, row.infimum, NORMS[row.name], row.infimum.matrix)
-
-
-def _check_row(bench: Bench, row: Any, truths: dict[str, float], points: dict[str, Tensor]) -> None:
-    tight = 1e-7 if bench.case.double else 1e-2
-    for point, e in row.values.items():
-        # the ends of a spectrum are known to the size of the whole
-        scale = float(torch.linalg.matrix_norm(bench.truth.hessian(points[point])))
-        allowed = (8 if e.stderr else 1.01) * e.error + tight * max(abs(truths[point]), scale)
-        if row.name in ("loss", "fisher_rao", "gradient_norm"):
-            allowed = 10 * tight * abs(truths[point])
-        right = abs(e.value - truths[point]) <= allowed
-        assert right or not e.converged, f"{row.name} at {point}: {e}, is {truths[point]:.6g}"
-    if row.outcome is Outcome.INVARIANT:
-        low, high = min(truths.values()), max(truths.values())
-        assert high - low <= 1e-6 * abs(high), f"{row.name} is not invariant: {truths}"
-
-
-def _check_bound(bench: Bench, infimum: Any, norm: str, kind: str) -> None:
-    best = _best(bench, norm, kind)
-    rounding = 1e-6 if bench.case.double else 1e-2
-    assert infimum.lower_bound <= best + rounding * abs(best), (
-        f"{norm} of {kind}: no less than {infimum.lower_bound:.6g} is said, {best:.6g} is found"
-    )
-    assert infimum.value <= best + (1e-2 + rounding) * abs(best), (
-        f"{norm} of {kind}: {infimum.value:.6g} is said to be least, {best:.6g} is found"
-    )
-
-
-def _best(bench: Bench, norm: str, kind: str, *starts: Tensor) -> float:
+def best_found(bench: Bench, norm: str, kind: str, *starts: Tensor) -> float:
     """The least value that a direct search over the orbit finds."""
     matrix, b, dim = bench.matrix(kind), bench.exponents, bench.group.dim
     if dim == 0:
         return norm_of(matrix, norm)
     zero = torch.zeros(dim, dtype=torch.float64)
     return least_found(matrix, b, norm, [zero, bench.group.random(bench.case.seed, 1.0), *starts])
-
-
-def _check_notes(bench: Bench, audit: Any) -> None:
-    """What an audit leaves out is left out for a true reason."""
-    for note in audit.provenance["notes"]:
-        named = re.match(r"no (\w+): (.*)", note, re.DOTALL)
-        if named:
-            try:
-                raise allowed(bench.truth, "row of ggn", sl.SpiritlevelError(named[2]))
-            except Refused:
-                continue
-
-
-def check_orbit_measures(bench: Bench) -> None:
-    """The least values as rows of an audit: from here and from a point far away."""
-    found = sl.audit(bench.objective, list(LEAST), group=bench.group, seed=bench.case.seed)
-    _check_notes(bench, found)
-    for row in found.rows:
-        assert not row.bug, f"{row.name}: {row.text}"
-        if row.infimum.proved and not _one_sided(bench):
-            _check_bound(bench, row.infimum, LEAST[row.name], "ggn")
-
-
-def _one_sided(bench: Bench) -> bool:
-    return bool(sl.orbit.minimum(bench.objective, bench.group, norm="trace").divided_out)
-
-
-def check_compare(bench: Bench) -> None:
-    """Two networks of one kind: which is sharper, and whether that survives."""
-    other = bench_of(replace(bench.case, seed=bench.case.seed + 1, steps=40 - bench.case.steps))
-    benches = {"a": bench, "b": other}
-    name = ("hessian_spectral", "hessian_trace", "hessian_frobenius")[bench.case.seed % 3]
-    objectives = {n: b.objective for n, b in benches.items()}
-    pair = sl.compare(objectives, [name], seed=bench.case.seed)[name]
-    for n, e in zip((pair.sharper, pair.other), pair.values, strict=True):
-        _check_row_value(benches[n], name, e)
-    if pair.least is None:
-        assert pair.answer in ("undecided", "equal")
-        return
-    assert pair.matrix is not None
-    best = [_best(benches[n], NORMS[name], pair.matrix) for n in (pair.sharper, pair.other)]
-    for interval, b in zip(pair.least, best, strict=True):
-        assert interval.low <= b * (1 + 1e-6), f"at least {interval.low:.6g} is said, {b:.6g} found"
-    sharper, flatter = best
-    if pair.answer == "survives":
-        assert sharper > 0.999 * flatter, f"survives is said, least are {sharper:.6g}, {flatter:.6g}"
-    if pair.answer == "coordinates":
-        assert sharper < 1.03 * flatter, f"coordinates is said of {sharper:.6g}, {flatter:.6g}"
-
-
-def _check_row_value(bench: Bench, name: str, e: sl.Estimate) -> None:
-    true, tight = _measured(bench.truth, name, bench.truth.point), 1e-7 if bench.case.double else 1e-2
-    allowed = 8 * e.error + tight * float(bench.hessian.norm())
-    assert abs(e.value - true) <= allowed or not e.converged, f"{name}: {e}, is {true:.6g}"

@@ -15,20 +15,10 @@ from torch.func import functional_call, jacrev
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves
 
-from premise_cases import (
-    IGNORED,
-    KINDS,
-    SECOND,
-    SINGLE,
-    STRUCTURES,
-    Case,
-    Data,
-    Model,
-    confident,
-    data_of,
-    held,
-    network_of,
-)
+from premises.case import IGNORED, Case
+from premises.draws import Data, data_of
+from premises.losses import KINDS
+from premises.nets import SECOND, SINGLE, STRUCTURES, Model, confident, held, network_of
 
 Array = np.ndarray
 STEP = 2e-2
@@ -255,7 +245,11 @@ def least_found(
     for start in starts:
         bounds = [(-reach, reach)] * len(start)
         found = minimize(
-            downhill, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds,
+            downhill,
+            start.numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
             options={"maxiter": 200},
         ).x
         best = min(best, norm_of(moved(matrix, exponents, found), norm))
