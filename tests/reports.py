@@ -20,6 +20,7 @@ def estimate(value: float, **more: Any) -> dict[str, Any]:
         "value": value,
         "stderr": None,
         "residual": None,
+        "bound": None,
         "matvecs": 20,
         "seconds": 0.5,
         "status": "converged",

@@ -128,6 +128,25 @@ def test_numbers_that_look_like_ignored_labels_count() -> None:
         assert objective.count == 300
 
 
+def test_ignored_labels_of_a_loss_of_ones_own() -> None:
+    """Its mean over ignored labels alone is 0 / 0: they add nothing, in any batch."""
+    x, y = randn(33, 5), labels(33)
+    y[25:] = -100
+    net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+
+    def mine(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y) + 0
+
+    for size in (None, 4):
+        own = sl.Objective(net, (x, y), mine, microbatch=size)
+        known = sl.Objective(net, (x, y), F.cross_entropy, microbatch=size)
+        assert own.separable
+        assert own.value() == pytest.approx(known.value(), rel=1e-13)
+        torch.testing.assert_close(sl.ggn(own).dense(), sl.ggn(known).dense())
+        one, other = (sl.orbit.minimum(o, norm="trace") for o in (own, known))
+        assert one.value == pytest.approx(other.value, rel=1e-9)
+
+
 class TokenClassifier(nn.Module):
     """Logits per token and the model's own loss; a fresh head gives zeros."""
 

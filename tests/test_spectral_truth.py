@@ -143,7 +143,7 @@ def test_shares_bound_what_an_eigenvector_has_of_the_start() -> None:
     start = torch.randn(80, 2, generator=draws, dtype=torch.float64)
     krylov = Krylov(diagonal(values), start, 16, draws, noise=1.0)
     true = torch.linalg.qr(start)[0].norm(dim=1)
-    for products in range(1, 43):  # before pairs converge to the last digit
+    for products in range(1, 37):  # while no pair has converged to the last digit
         krylov.expand()
         if products % 7 == 0:
             for i in (0, 1, 40, 78, 79):

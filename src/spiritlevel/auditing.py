@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.audited import Audit, Row
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.errors import ChangedError, SpiritlevelError
 from spiritlevel.estimate import Estimate, Status
 from spiritlevel.judging import ALIKE, Infimum, Outcome, below, judge, least_seen
 from spiritlevel.measures.base import Measure
@@ -143,6 +143,8 @@ class _Work:
             try:
                 element = way()
                 twin = group.apply(base, element)
+            except ChangedError:
+                raise
             except SpiritlevelError as error:
                 self.notes.append(f"not {name}: {error}")
                 continue

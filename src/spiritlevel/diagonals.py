@@ -101,14 +101,16 @@ class _Curvature:
     least: float = 0.0
     largest: float = 0.0
     usual: float | None = None  # where outputs are smaller: the size of what rounds
+    slope: float = 0.0
 
-    def see(self, values: Tensor, usual: Tensor | None = None) -> None:
+    def see(self, values: Tensor, usual: Tensor | None = None, slope: float = 0.0) -> None:
         if not bool(values.isfinite().all()):
             raise SpiritlevelError("the loss has a second derivative that is not finite")
         self.least = min(self.least, float(values.min()))
         self.largest = max(self.largest, float(values.max()))
         if usual is not None and len(usual):
             self.usual = max(self.usual or 0.0, float(usual.max()))
+        self.slope = max(self.slope, slope)
 
     def refuse(self) -> None:
         rounding = max(CONCAVE * self.largest, 1e-12 * (self.usual or 0.0))
@@ -117,7 +119,7 @@ class _Curvature:
                 "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
                 "semi-definite and has no least value over the orbit"
             )
-        if self.usual is not None and self.largest <= 1e-12 * self.usual:
+        if self.slope and self.largest <= 1e-12 * (self.usual or 0.0):
             raise SpiritlevelError(
                 "the Gauss-Newton matrix of this loss is empty: the loss is linear in the outputs "
                 'where the data are; use the Hessian (operator="hessian")'
@@ -134,8 +136,9 @@ def _roots(objective: Objective, batch: Batch, seen: _Curvature) -> Tensor:
         return _by_example(objective, lambda z, one: root(loss, z, one), out, batch)
     found = _by_example(objective, lambda z, one: matrix(loss, z, one), out, batch)
     usual = _usual(objective, frozen.rows(batch, slice(0, 1)))
+    slope = torch.func.grad(lambda z: loss.on_outputs(z, batch)[0])(out)  # type: ignore[misc]
     values, vectors = torch.linalg.eigh(found)
-    seen.see(values, usual)
+    seen.see(values, usual, float(slope.abs().max()))
     return vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
 
 

@@ -116,8 +116,8 @@ def adds_up_in_pieces(
     sums, counts = [], []
     for a, b in itertools.pairwise(edges):
         some = order[a:b]
-        if len(some):
-            piece = on_outputs(out[some.to(out.device)], taken(batch, some))
+        piece = on_outputs(out[some.to(out.device)], taken(batch, some))
+        if float(piece[1]):  # a mean over ignored labels alone is 0 / 0
             sums.append(float(piece[0]))
             counts.append(float(piece[1]))
     size = sum(abs(s) for s in sums) + abs(total)

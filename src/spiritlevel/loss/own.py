@@ -53,11 +53,18 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
         }
         return named, found
 
+    def outputs(model: nn.Module, batch: Batch) -> Tensor:
+        try:  # without the loss, where the model takes the batch by itself
+            out = call(model, batch[0] if isinstance(batch, (tuple, list)) else batch)
+        except (TypeError, RuntimeError, ValueError, AttributeError):
+            return side_by_side(together(model, batch)[0])
+        return side_by_side(predictions(chosen(out, heads)))
+
     return Loss(
         total,
         lambda model, batch: together(model, batch)[0],
         together,
-        lambda model, batch: side_by_side(together(model, batch)[0]),
+        outputs,
         joins_examples=True,
     )
 

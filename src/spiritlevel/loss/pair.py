@@ -207,10 +207,14 @@ def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores:
         if kinds.likelihood(loss) == "bernoulli":
             averaged = 1 if kinds.sums_outputs(loss) else max(given.numel() // n, 1)
             return units(given, y).sum() / averaged, n
-    value = scalar(loss(given, y), "the value of loss(outputs, y)")
     count: Tensor | float = n
-    if kinds.are_labels(y) and not kinds.is_from_torch(loss):
-        count = (y != IGNORED).sum() if ignores else y.numel()
+    labels = kinds.are_labels(y) and not kinds.is_from_torch(loss)
+    if labels and ignores:
+        count = (y != IGNORED).sum()
+        y = torch.where(count > 0, y, 0)  # a mean over ignored labels alone would be 0 / 0
+    value = scalar(loss(given, y), "the value of loss(outputs, y)")
+    if labels:
+        count = count if ignores else y.numel()
     elif kinds.likelihood(loss) == "softmax" and given.ndim > 1:  # probabilities as targets
         count = given.numel() // given.shape[1]
     return (value, count) if reduction == "sum" else (value * count, count)

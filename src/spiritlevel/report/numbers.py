@@ -10,7 +10,7 @@ from spiritlevel.estimate import Estimate, Status, format_error, format_value
 
 def read(data: Mapping[str, Any]) -> Estimate:
     """The estimate that was written as plain data."""
-    known = {name: data[name] for name in Estimate.__dataclass_fields__}
+    known = {name: data[name] for name in Estimate.__dataclass_fields__ if name in data}
     return Estimate(**{**known, "status": Status(known["status"])})
 
 

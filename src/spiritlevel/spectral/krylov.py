@@ -134,7 +134,8 @@ class Krylov:
         """What eigenvectors of the eigenvalue `value` have of the start at most, in falling order.
 
         The i-th is for the i-th of several orthonormal ones. Through every basis, from the vectors
-        that it began with to those that it left to the next.
+        that it began with to those that it left to the next. To rounding beside a converged pair,
+        whose own share is lost.
         """
         m, p = self.length, self.pending
         path = torch.eye(self.width, dtype=torch.float64, device="cpu")
@@ -150,7 +151,7 @@ class Krylov:
             least[len(sizes) :] = 0.0
             back, failed = torch.linalg.inv_ex(free[products:])
             if failed or not back.isfinite().all():
-                break
+                break  # what was known before stays true
             path = path @ back
         return least
 

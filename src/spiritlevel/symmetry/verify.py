@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spiritlevel.batches import Batch
+from spiritlevel.batches import Batch, divisible, examples
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.premises import taken
 from spiritlevel.scope import set_apart
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Jitter, compared
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
@@ -221,6 +222,8 @@ def random_batch(objective: Objective, seed: int = 0) -> Batch:
     """A batch like the data, with other inputs: normal numbers, tokens of the same range."""
     draws = generator(seed)
     batch = objective.few(RANDOM_EXAMPLES)
+    if divisible(batch):
+        batch = taken(batch, torch.arange(RANDOM_EXAMPLES) % examples(batch))
 
     def redraw(tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
