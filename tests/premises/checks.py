@@ -101,6 +101,7 @@ def allowed(truth: Truth, door: str, error: sl.SpiritlevelError) -> Refused:
         or not truth.is_convex
         or not bool(g.any())
         or _skips(truth)
+        or (case.end == "log_softmax" and not truth.fuses)
         or case.architecture not in MULTILINEAR,
     }
     for (where, pattern), holds in reasons.items():

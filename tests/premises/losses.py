@@ -63,7 +63,7 @@ def _soft(out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
 
 
 def _binary(out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    return _mean(F.softplus(out) - y * out, weight)
+    return _mean(torch.logaddexp(out, torch.zeros_like(out)) - y * out, weight)
 
 
 def _cauchy(out: Tensor, y: Tensor) -> Tensor:
