@@ -117,14 +117,13 @@ class Truth:
         return STRUCTURES[structure][1](found), SECOND[structure](found) if both else None
 
     def wobble(self, of: Callable[[Tensor], Tensor]) -> Tensor:
-        """By how much some quantity at the point is not known in the user's precision."""
-        if self.case.double:
-            return torch.zeros(())
+        """By how much some quantity is not known: what rounding the parameters does to it."""
         here, draws = of(self.point), torch.Generator().manual_seed(5)
+        size = 2.0 ** (-51 if self.case.double else -23)
         found = torch.zeros_like(here)
         for _ in range(3):
             noise = torch.randn(len(self.point), generator=draws, dtype=torch.float64)
-            found = torch.maximum(found, (of(self.point * (1 + 2.0**-23 * noise)) - here).abs())
+            found = torch.maximum(found, (of(self.point * (1 + size * noise)) - here).abs())
         return found
 
     @property
