@@ -66,7 +66,7 @@ def usable(model: nn.Module, x: Tensor) -> bool:
 
 
 @given(networks(), st.sampled_from(["fixed", "free"]))
-@examples(360)
+@examples(200)
 def test_predictions_stay(net: Net, statistics: Any) -> None:
     model, x = build(net)
     fresh = example_of(net, net.seed + 1)
@@ -77,7 +77,7 @@ def test_predictions_stay(net: Net, statistics: Any) -> None:
 
 
 @given(networks(), st.sampled_from(["fixed", "free"]))
-@examples(120, 1000)
+@examples(80, 1000)
 def test_predictions_stay_without_eps(net: Net, statistics: Any) -> None:
     """What "approximate" admits is exact where no norm has an eps."""
     model, x = build(net)
