@@ -1,0 +1,1 @@
+"""Random small networks, the truth about them by brute force, and what is confronted with it."""
