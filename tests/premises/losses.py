@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from premises.case import IGNORED, Case, precision
 from premises.nets import SECOND, STRUCTURES
 
+SKIPPED = 0  # a class that some losses leave out
 CLASS_WEIGHTS = torch.tensor([0.25, 1.0, 3.0], dtype=torch.float64)
 
 
@@ -88,6 +89,14 @@ def _with_class_weights(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y, weight=CLASS_WEIGHTS.to(out))
 
 
+def _skipping(out: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    return _entropy(out, torch.where(y == SKIPPED, IGNORED, y), weight)
+
+
+def _skips(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, ignore_index=SKIPPED)
+
+
 def _nll(out: Tensor, y: Tensor) -> Tensor:
     return F.nll_loss(out, y)
 
@@ -158,6 +167,8 @@ KINDS: dict[str, Kind] = {
     "decay": Kind(decay, _entropy, of_model=True),
     "activity": Kind(activity, _entropy, of_model=True),
     "of model": Kind(unpenalized, _entropy, of_model=True),
+    "skipped class": Kind(functools.partial(F.cross_entropy, ignore_index=SKIPPED), _skipping),
+    "lambda that skips": Kind(_skips, _skipping),
     "nll": Kind(F.nll_loss, _picked, linear=True),
     "nll lambda": Kind(_nll, _picked, linear=True),
     "kl": Kind(nn.KLDivLoss(reduction="batchmean"), _kl, "soft", linear=True),

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.utils.parametrize import is_parametrized
@@ -17,11 +15,13 @@ from torch.utils._pytree import tree_leaves
 
 from premises.case import IGNORED, Case
 from premises.draws import Data, data_of
-from premises.losses import KINDS
+from premises.losses import KINDS, SKIPPED
 from premises.nets import SECOND, SINGLE, STRUCTURES, Model, confident, held, network_of
 
-Array = np.ndarray
 STEP = 2e-2
+# whose mean divides by other things than examples; torch's own functions say by what
+UNEVEN = ("lambda with class weights", "lambda that skips")
+UNEVEN_IF_WRAPPED = ("class weights", "skipped class")
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,16 @@ class Truth:
         """Whether the mean of the user's own function is one over examples."""
         case, kind = self.case, KINDS[self.case.loss]
         wrapped = not kind.of_model and case.structure not in SINGLE
-        if case.loss == "lambda with class weights" or (wrapped and case.loss == "class weights"):
+        if case.loss in UNEVEN or (wrapped and case.loss in UNEVEN_IF_WRAPPED):
             return False
         return not (case.structure in SECOND and not kind.of_model and case.order == "ignored late")
+
+    @property
+    def has_empty_batch(self) -> bool:
+        """Whether nothing counts in a batch, of which the mean of a user's function is 0 / 0."""
+        left_out = [IGNORED, *([SKIPPED] if "skip" in self.case.loss else [])]
+        labels = [batch[1] for batch in self.data.batches if batch[1].ndim == 1]
+        return any(bool(torch.isin(y, torch.tensor(left_out)).all()) for y in labels)
 
     @property
     def is_convex(self) -> bool:
@@ -193,78 +200,3 @@ def plain(model: Model) -> Model:
     if is_parametrized(model.net.a):
         model.net.a.parametrizations.weight[0] = WeightNorm()  # type: ignore[index, union-attr]
     return model
-
-
-# Orbits -------------------------------------------------------------------------------------------
-
-
-def norm_of(matrix: Tensor, norm: str) -> float:
-    if norm == "trace":
-        return float(matrix.trace())
-    if norm == "frobenius":
-        return float(matrix.norm())
-    return float(torch.linalg.eigvalsh(matrix).abs().max())
-
-
-def moved(matrix: Tensor, exponents: Tensor, t: Any) -> Tensor:
-    """D A D with D = exp(-B t)."""
-    d = torch.exp(-exponents @ torch.as_tensor(t, dtype=torch.float64))
-    return d[:, None] * matrix * d[None, :]
-
-
-def _slope(matrix: Array, norm: str) -> tuple[float, Array]:
-    """The norm of a symmetric matrix, and the diagonal of N in dnorm = <N A + A N, dlog D>."""
-    if norm == "trace":
-        return float(np.trace(matrix)), np.diag(matrix)
-    if norm == "frobenius":
-        value = float(np.linalg.norm(matrix))
-        return value, (matrix**2).sum(1) / max(value, 1e-300)
-    values, vectors = np.linalg.eigh(matrix)
-    top = int(np.abs(values).argmax())
-    # a smooth norm of high order points down where several eigenvalues are the largest
-    shares = (np.abs(values) / max(abs(values[top]), 1e-300)) ** 60
-    smooth = abs(values[top]) * shares.sum() ** (1 / 60)
-    return float(smooth), smooth * (vectors**2) @ (shares / shares.sum())
-
-
-def least_found(
-    matrix: Tensor, exponents: Tensor, norm: str, starts: list[Tensor], reach: float = 12.0
-) -> float:
-    """The least norm over the orbit that quasi-Newton steps find from several starts."""
-    a, b = matrix.numpy(), exponents.numpy()
-
-    def downhill(t: Array) -> tuple[float, Array]:
-        d = np.exp(-b @ t)
-        value, pull = _slope(d[:, None] * a * d[None, :], norm)
-        if norm == "trace":  # may be negative: no logarithm
-            return value, -2 * b.T @ pull
-        return float(np.log(max(value, 1e-300))), -2 * b.T @ pull / max(value, 1e-300)
-
-    best = np.inf
-    for start in starts:
-        bounds = [(-reach, reach)] * len(start)
-        found = minimize(
-            downhill,
-            start.numpy(),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": 200},
-        ).x
-        best = min(best, norm_of(moved(matrix, exponents, found), norm))
-    return best
-
-
-Act = Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]]
-
-
-def exponents_of(act: Act, ones: dict[str, Tensor], dim: int) -> Tensor:
-    """B, one column for each generator, from what the group does to a vector of ones."""
-    columns = []
-    for i in range(dim):
-        unit = torch.zeros(dim, dtype=torch.float64)
-        unit[i] = 1.0
-        found = act(ones, unit)
-        columns.append(torch.cat([found[name].reshape(-1).log() for name in ones]))
-    size = sum(t.numel() for t in ones.values())
-    return torch.stack(columns, 1) if columns else torch.zeros(size, 0, dtype=torch.float64)
