@@ -23,12 +23,13 @@ OUTLIER = 1e4  # times the usual output: masked with a large number, not predict
 class Jitter:
     """Relative noise on every parameter; what stays within `slack` times its effect is equality.
 
-    `floor` is the rounding of an output relative to itself.
+    `floor` is the rounding of an output relative to itself, `common` relative to the usual one.
     """
 
     size: float = 1e-13
     slack: float = 100.0
     floor: float = 1e-12
+    common: float = 0.0
 
     def moved(self, objective: Objective) -> list[Objective]:
         """Several draws: the effect of one may cancel at an output by luck."""
@@ -38,7 +39,7 @@ class Jitter:
 
 
 NOISES = 2
-SINGLE = Jitter(size=2.0**-24, floor=1e-6)
+SINGLE = Jitter(size=2.0**-24, floor=1e-6, common=1e-6)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def _gap(a: Tensor, b: Tensor, noisy: list[Tensor], jitter: Jitter) -> Gap:
     values = size[live]
     if not len(values):
         return Gap(0.0, 0.0, float(size.max().clamp(min=1e-300)), True)
+    allowed = allowed + jitter.common * values.median()
     plain = live & (size <= OUTLIER * values.median())
     return Gap(
         float(difference.max()),
