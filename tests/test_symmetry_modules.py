@@ -62,7 +62,7 @@ class Positive(nn.Module):
 
 
 def whole(layer: nn.Module) -> nn.Module:
-    return parametrized.weight_norm(layer, dim=None)
+    return parametrized.weight_norm(layer, dim=None)  # type: ignore[arg-type]
 
 
 def turned(layer: nn.Module) -> nn.Module:
