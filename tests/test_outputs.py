@@ -183,6 +183,16 @@ def test_a_loss_that_closes_over_the_model_is_refused() -> None:
         sl.Objective(frozen, (X, Y), closed)
 
 
+def test_asking_the_model_for_its_size_is_no_closure() -> None:
+    net = nn.Linear(6, 3).double()
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y) / sum(p.numel() + p.shape[0] for p in net.parameters())
+
+    want = float(F.cross_entropy(net(X), Y).detach()) / (18 + 3 + 3 + 3)
+    assert sl.Objective(net, (X, Y), loss).value() == pytest.approx(want, rel=1e-13)
+
+
 def test_an_activation_from_an_earlier_pass_is_refused() -> None:
     net = nn.Linear(6, 3).double()
     kept = net(X).square().mean()

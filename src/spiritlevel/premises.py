@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
@@ -159,15 +159,22 @@ def survey(
 # Strangers --------------------------------------------------------------------------------------
 
 
-class _Strangers(TorchDispatchMode):
-    """Notes tensors that take part though they are no function of the point or of the data."""
+ASKED = {"__get__", "size", "dim", "numel", "stride", "__len__", "is_floating_point", "is_complex"}
+
+
+class _Strangers(TorchFunctionMode):
+    """Notes tensors that take part though they are no function of the point or of the data.
+
+    Asking for a shape is no part.
+    """
 
     def __init__(self, places: dict[int, str]) -> None:
         super().__init__()
         self.places, self.own, self.others = places, list[str](), list[torch.Size]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for t in leaves((args, kwargs or {})):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asked = getattr(func, "__name__", "") in ASKED
+        for t in () if asked else leaves((args, kwargs or {})):
             name = self.places.get(_place(t))
             if name is not None:
                 self.own.append(name)
