@@ -21,7 +21,9 @@ def hardest(objective: Objective, n: int, pool: int = 32) -> Objective:
     told apart it is the first batch.
     """
     batch = objective.batches[0]
-    if objective.separable and frozen.divisible(batch):
+    if not objective.separable and len(objective.batches) > 1:
+        batch = max(objective.batches, key=lambda b: _mean(objective, b))
+    elif objective.separable and frozen.divisible(batch):
         batch = next(b for b in _pools(objective, pool) if _counts(objective, b))
         hard = _losses(objective, batch).argsort(descending=True)[:n].sort().values
         batch = map_tensors(lambda t: t[hard.to(t.device)], batch)
@@ -33,6 +35,11 @@ def _pools(objective: Objective, size: int) -> Iterator[Batch]:
     for batch in objective.batches:
         for start in range(0, frozen.examples(batch), size):
             yield frozen.rows(batch, slice(start, start + size))
+
+
+def _mean(objective: Objective, batch: Batch) -> float:
+    total, count = objective.total(objective.params, batch)
+    return float(total) / max(float(count), 1e-300)
 
 
 def _counts(objective: Objective, batch: Batch) -> bool:

@@ -75,12 +75,12 @@ def _seen(loss: Any, model: nn.Module, batches: list[Batch], heads: Heads | None
     ):
         seen = plain
     if not kinds.is_from_torch(loss) and seen.packing is not None:
-        with_ignored = (
-            b for b in batches if kinds.are_labels(b[1]) and bool((b[1] == IGNORED).any())
-        )
-        batch = next(with_ignored, None)
-        if batch is not None:
-            seen = replace(seen, ignores=_ignores(of_pair(loss, plain), model, batch))
+        labelled = [b for b in batches if kinds.are_labels(b[1])]
+        left_out = [b for b in labelled if bool((b[1] == IGNORED).any())]
+        mixed = next((b for b in left_out if bool((b[1] != IGNORED).any())), None)
+        raw = replace(plain, ignores=False)  # as the function itself has it
+        ignores = mixed is not None and _ignores(of_pair(loss, raw), model, mixed)
+        seen = replace(seen, ignores=ignores or not left_out)
     return seen
 
 

@@ -110,7 +110,8 @@ def minimum(
         )
     only_objectives(objective)
     begin = time.perf_counter()
-    problem = problem_of(objective, group, diagonal, operator)
+    # the trace of H, where it can be minimized, is that of G
+    problem = problem_of(objective, group, diagonal, "ggn" if norm == "trace" else operator)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
     found = solve(problem, operator, tol, seed)
     t = torch.from_numpy(found.t * problem.free)
@@ -155,11 +156,6 @@ def balanced(
 
 def _trace(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
     products = 0.0
-    if problem.source == "rows":
-        raise SpiritlevelError(
-            "the trace of this Hessian is not known to be a sum of exponentials along the orbit: "
-            'the loss has no Gauss-Newton matrix; use norm="spectral"'
-        )
     if kind == "hessian":
         _check_diagonals(problem)
         products = float(SPOTS)

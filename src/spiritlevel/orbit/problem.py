@@ -106,8 +106,8 @@ def _where_it_curves(
 ) -> tuple[Tensor, Source]:
     """Which parameters matter and how much: the start of a search, and what is dead.
 
-    The diagonal of the Gauss-Newton matrix; for the Hessian of a loss that has none, the norms of
-    its rows, from random signs: E (H z)_p^2 = sum_q H_pq^2.
+    The diagonal of the Gauss-Newton matrix. For the Hessian, where that is zero (or the loss has
+    none), the norms of its rows instead: what G does not see may matter to H.
     """
     if diagonal is None:
         try:
@@ -115,15 +115,28 @@ def _where_it_curves(
         except SpiritlevelError:
             if kind == "ggn":
                 raise
-    if diagonal is not None:
+    if kind == "ggn":
+        assert diagonal is not None
         return diagonal.values, "exact" if diagonal.exact else "sampled"
+    rows = _row_norms(objective)
+    if diagonal is None:
+        return rows, "rows"
+    # a floor for the rows: rounding and underflow leave traces of what is zero
+    alive = (diagonal.values > 0) | (rows <= 1e-9 * rows.max())
+    source: Source = "exact" if diagonal.exact else "sampled"
+    return torch.where(alive, diagonal.values, rows), source
+
+
+def _row_norms(objective: Objective) -> Tensor:
+    """The norms of the rows of H, from random signs: E (H z)_p^2 = sum_q H_pq^2."""
     operator, draws = hessian(objective), generator(0)
-    squares = torch.zeros_like(objective.vector)
+    squares = torch.zeros_like(objective.vector, dtype=torch.float64)
     for _ in range(ROW_PROBES):
-        squares += (operator @ rademacher(objective.size, draws, squares)).square() / ROW_PROBES
+        image = operator @ rademacher(objective.size, draws, objective.vector)
+        squares += image.double().square() / ROW_PROBES
     if not bool(squares.isfinite().all()):
         raise SpiritlevelError(f"the Hessian is not finite in {objective.dtype}: try float64")
-    return squares.double().sqrt(), "rows"
+    return squares.sqrt()
 
 
 def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:
