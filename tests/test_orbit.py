@@ -350,7 +350,7 @@ def test_the_least_trace_against_another_solver(name: str) -> None:
 
 
 def test_what_gauss_newton_does_not_see_may_matter_to_the_hessian() -> None:
-    """A unit that fires on outliers only, where the Huber loss is linear: G is 0 there, H is not."""
+    """A unit that fires on outliers only, where the Huber loss is linear: G is 0, H is not."""
     net = nn.Sequential(
         nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False), nn.ReLU(),
         nn.Linear(2, 1, bias=False),
