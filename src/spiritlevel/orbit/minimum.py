@@ -110,8 +110,7 @@ def minimum(
         )
     only_objectives(objective)
     begin = time.perf_counter()
-    # the trace of H, where it can be minimized, is that of G
-    problem = problem_of(objective, group, diagonal, "ggn" if norm == "trace" else operator)
+    problem = _problem(objective, group, diagonal, norm, operator)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
     found = solve(problem, operator, tol, seed)
     t = torch.from_numpy(found.t * problem.free)
@@ -133,6 +132,25 @@ def minimum(
         certificate=problem.group.verify(objective, twin).require(),
         stderr=found.stderr,
     )
+
+
+def _problem(
+    objective: Objective,
+    group: Group | None,
+    diagonal: GaussNewtonDiagonal | None,
+    norm: Norm,
+    operator: Kind,
+) -> Problem:
+    """The trace of H, where it can be minimized, is that of G."""
+    if norm != "trace" or operator == "ggn":
+        return problem_of(objective, group, diagonal, operator)
+    try:
+        return problem_of(objective, group, diagonal, "ggn")
+    except SpiritlevelError as error:
+        raise SpiritlevelError(
+            "the trace of this Hessian is not known to be a sum of exponentials along the orbit: "
+            f'the loss has no Gauss-Newton matrix ({error}); use norm="spectral"'
+        ) from None
 
 
 @set_apart()
