@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+# a shell starts what runs in its background deaf to Ctrl-C, and tests press it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # two workers with two threads each would fight for two cores
 
 MINE = """

@@ -42,6 +42,12 @@ def model_at(matrix: Tensor, cells: Cells, t: Array, count: int = 3) -> Model:
     return model_of(cells, matrix @ z, z.T @ matrix @ z)
 
 
+def matrix_of(model: Model, t: Array) -> Array:
+    """Y' D(t)^2 Y."""
+    weights, factor = model.weights(t)
+    return np.exp(factor) * np.einsum("c,cij->ij", weights, model.grams)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_below_everywhere_and_exact_where_it_was_made(seed: int) -> None:
     matrix, cells, draws = psd(seed), grid(seed), np.random.default_rng(seed)
@@ -49,12 +55,26 @@ def test_below_everywhere_and_exact_where_it_was_made(seed: int) -> None:
     model = model_at(matrix, cells, here)
     for t in (here, *draws.normal(size=(10, DIM))):
         truth = float(torch.linalg.eigvalsh(moved(matrix, cells, t))[-1])
-        bound = float(np.linalg.eigvalsh(model.matrix(t))[-1])
+        bound = float(np.linalg.eigvalsh(matrix_of(model, t))[-1])
         assert bound <= truth * (1 + 1e-10)
         masses = model.dual(here, 100)  # weights made at one point are a bound at every other
         assert masses @ np.exp(-2 * cells.log_scales(t)) <= bound * (1 + 1e-10)
         if t is here:
             assert bound == pytest.approx(truth, rel=1e-10)
+
+
+def test_far_out_the_model_is_what_its_logarithm_says() -> None:
+    """A line search may try steps whose scales overflow; one cell is then all there is."""
+    cells = grid(0)
+    model = model_at(psd(0), cells, np.zeros(DIM))
+    for t in 1e4 * np.random.default_rng(0).normal(size=(5, DIM)):
+        logs = -2 * cells.log_scales(t)
+        top = logs == logs.max()
+        value, slope = model.log_norm(t, 30, ALL)
+        schatten = np.linalg.norm(np.linalg.eigvalsh(model.grams[top].sum(0)), 30)
+        assert value == pytest.approx(logs.max() + np.log(schatten), rel=1e-12)
+        exponents = cells.exponents[int(np.argmax(logs))].toarray()[0]
+        assert slope == pytest.approx(-2 * exponents, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("power", [2, 30, 300])
@@ -63,7 +83,7 @@ def test_the_slope_of_the_model(power: int) -> None:
     cells, draws = grid(0), np.random.default_rng(0)
     model, t = model_at(psd(0), cells, np.zeros(DIM)), 0.3 * draws.normal(size=DIM)
     value, slope = model.log_norm(t, power, ALL)
-    values = np.linalg.eigvalsh(model.matrix(t))
+    values = np.linalg.eigvalsh(matrix_of(model, t))
     norm = values[-1] * ((values / values[-1]) ** power).sum() ** (1 / power)
     assert value == pytest.approx(np.log(norm), rel=1e-12)
     step = 1e-5 * np.eye(DIM)

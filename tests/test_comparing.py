@@ -256,3 +256,14 @@ def test_bad_arguments() -> None:
         sl.compare({"a": net(16), "b": net(300)}, ["x"])
     with pytest.raises(sl.SpiritlevelError, match="no comparison 'x'; there are: loss"):
         by_batch()["x"]
+
+
+def test_what_could_not_be_compared_says_why() -> None:
+    x, y = torch.randn(8, 2), torch.randint(2, (8,))
+    smooth = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    found = sl.compare(
+        {"a": net(16), "b": sl.Objective(smooth, (x, y), F.cross_entropy)}, ["path_norm", "loss"]
+    )
+    with pytest.raises(sl.SpiritlevelError, match=r"no path_norm: .*sums and rectifiers"):
+        found["path_norm"]
+    assert found["loss"].name == "loss"

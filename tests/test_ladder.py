@@ -81,3 +81,64 @@ def test_differences_are_right_where_they_are_consistent() -> None:
     assert found.how.startswith("difference of gradients")
     assert "not double backward: differs from a finite difference by" in found.how
     torch.testing.assert_close(found.dense(), exact, rtol=0, atol=1e-5 * float(exact.norm()))
+
+
+def test_a_small_part_that_is_missing_is_seen() -> None:
+    """Far within what kinks may cost; but these differences agree among themselves to 1e-8."""
+    exact = sl.hessian(objective(lambda h: h + 2e-3 * h.sin())).dense()
+    found = sl.hessian(objective(lambda h: h + 2e-3 * Detached.apply(h)))  # type: ignore[operator]
+    assert found.how.startswith("difference of gradients")
+    assert "not double backward: differs from a finite difference by" in found.how
+    torch.testing.assert_close(found.dense(), exact, rtol=0, atol=1e-7 * float(exact.norm()))
+
+
+def test_examples_that_are_fitted_to_the_last_digit() -> None:
+    """The user's own loss takes 1 - p from p: small steps see stairs, and products are right."""
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(16, 4, generator=draws, dtype=torch.float64)
+    net = Net(lambda h: h).double()
+    y = net(x).argmax(1)
+    with torch.no_grad():
+        margin = net(x).diff(dim=1).abs().min()
+        for p in net.b.parameters():
+            p.mul_(29 / margin)
+    exact = sl.hessian(sl.Objective(net, (x, y), F.cross_entropy)).dense()
+    own = sl.Objective(net, (x, y), lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
+    assert 1e-15 < own.value() < 1e-13
+    found = sl.hessian(own).dense()
+    assert float((found - exact).norm() / exact.norm()) < 0.02
+
+
+class Slipped(torch.autograd.Function):
+    """A rectifier's kin whose second derivative is forgotten, where it is not zero."""
+
+    @staticmethod
+    def forward(ctx, h):  # type: ignore[no-untyped-def]
+        ctx.slope = torch.where(h > 0, 2 * h, 0.0).detach()
+        return h.relu().square()
+
+    @staticmethod
+    def backward(ctx, slope):  # type: ignore[no-untyped-def]
+        return slope * ctx.slope
+
+
+@pytest.mark.parametrize("batch", [16, 64])
+def test_a_fault_late_in_the_data_is_seen(batch: int) -> None:
+    """The first examples, and those of largest loss, know nothing of it: units are off there."""
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 4, generator=draws).abs().double()
+    x[:48] *= -1
+    y = torch.randn(64, 2, generator=draws).double()
+    y[:48] *= 5
+
+    def objective(bend: object) -> sl.Objective:
+        net = Net(bend).double()
+        with torch.no_grad():
+            net.a.weight.abs_()
+            net.a.bias.zero_()
+        return sl.Objective(net, list(zip(x.split(batch), y.split(batch), strict=True)), F.mse_loss)
+
+    exact = sl.hessian(objective(lambda h: h.relu().square())).dense()
+    found = sl.hessian(objective(Slipped.apply))
+    assert found.how.startswith("difference of gradients")
+    torch.testing.assert_close(found.dense(), exact, rtol=0, atol=1e-6 * float(exact.norm()))

@@ -119,6 +119,26 @@ def _mean(loss: Callable[..., Any], targets: tuple[Tensor, ...], logs: bool, mod
     return float((units * weight).sum() / weight.sum())
 
 
+class Named(nn.Module):
+    """One tensor of log-probabilities in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logs": self.linear(x).log_softmax(-1)}
+
+
+@pytest.mark.parametrize("loss", [F.nll_loss, lambda out, y: F.nll_loss(out["logs"], y)])
+def test_a_log_softmax_in_a_container_is_seen_through(loss: Any) -> None:
+    model, y = Named(), torch.randint(3, (len(X),), generator=torch.Generator().manual_seed(0))
+    fused = sl.Objective(model, (X, y), loss)
+    plain = sl.Objective(model.linear, (X, y), F.cross_entropy)
+    torch.testing.assert_close(sl.ggn(fused).dense(), sl.ggn(plain).dense())
+    assert float(sl.ggn(fused).dense().norm()) > 0.1
+
+
 def test_cross_entropies_keep_their_digits_in_float32() -> None:
     z = torch.tensor([[30.0, 0.0, -3.0], [-40.0, 2.0, 1.0]])
     y = torch.tensor([0, 0])

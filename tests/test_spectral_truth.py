@@ -212,6 +212,14 @@ def test_a_matrix_that_is_not_symmetric_is_an_error(size: int) -> None:
             ask(operator)
 
 
+def test_products_of_a_network_that_are_no_more_than_rounding_say_so() -> None:
+    noise = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
+    how = "jvp of gradient"
+    operator = Operator(20, torch.float32, torch.device("cpu"), lambda v: noise @ v, how=how)
+    with pytest.raises(sl.SpiritlevelError, match=r"rounding: u'Av.*use dtype=torch\.float64"):
+        sl.frobenius(operator)
+
+
 @pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_symmetry_of_a_matrix_does_not_depend_on_its_unit(unit: float, dtype: torch.dtype) -> None:

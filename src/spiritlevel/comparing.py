@@ -133,8 +133,9 @@ class Comparison:
         for pair in self.pairs:
             if pair.name == name and (not two or {pair.sharper, pair.other} == set(two)):
                 return pair
-        known = ", ".join(dict.fromkeys(pair.name for pair in self.pairs))
-        raise SpiritlevelError(f"no comparison {key!r}; there are: {known}")
+        why = [note for note in self.provenance["notes"] if note.startswith(f"no {name}: ")]
+        known = ", ".join(dict.fromkeys(pair.name for pair in self.pairs)) or "none"
+        raise SpiritlevelError(*why or [f"no comparison {key!r}; there are: {known}"])
 
     def __str__(self) -> str:
         return plain(self.__rich__())

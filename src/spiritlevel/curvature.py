@@ -18,7 +18,7 @@ from spiritlevel.ladder import climb
 from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective, Params
 from spiritlevel.operators import Operator
-from spiritlevel.parts import hardest
+from spiritlevel.parts import telling
 from spiritlevel.scope import set_apart
 from spiritlevel.tensors import columns, gaussian, generator, unflatten
 
@@ -210,7 +210,7 @@ def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
 
 def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]:
     """Forward mode if the model has it, checked against a difference of outputs."""
-    small = hardest(objective, 2)
+    small = telling(objective, 2)
     batch = small.batches[0]
     v = gaussian(small.size, generator(0), small.vector)
     v /= v.norm()

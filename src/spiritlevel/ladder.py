@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,11 +14,11 @@ from torch.func import grad, jvp
 from spiritlevel.batches import Batch
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
-from spiritlevel.parts import hardest
+from spiritlevel.parts import telling
 from spiritlevel.tensors import flatten, gaussian, generator
 
 Product = Callable[[Objective, Batch, Sequence[Tensor]], list[Tensor]]
-CHECK_EXAMPLES = 4
+CHECK_EXAMPLES = 12
 # Relative to the length of the point. Small steps avoid the kinks of rectified nets, large ones
 # the rounding of float32 inside a model; each is tried until one agrees well.
 CHECK_STEPS = {
@@ -25,10 +26,12 @@ CHECK_STEPS = {
     torch.float32: (1e-3, 1e-4, 1e-2),
 }
 # A cast to half precision inside a model makes stairs of its loss. Small steps see the flat of one
-# stair, and agree among themselves on that; wide ones see the slope, roughly.
-WIDE_STEPS = (1e-2, 3e-2, 1e-1)
+# stair, and agree among themselves on that; wide ones see the slope, roughly. So do examples that
+# are fitted to the last digit of a probability.
+WIDE_STEPS = (1e-3, 1e-2, 3e-2, 1e-1)
 ROUGHLY = 0.1
 AGREES = 1e-5
+DOUBT = 30.0  # times what differences of neighbouring steps differ by: how well they are known
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 5e-2}  # of products, and of u'Hv = v'Hu
 
 
@@ -101,7 +104,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Trial:
-    """A few hard examples, a direction, and what finite differences say along it.
+    """A few telling examples, a direction, and what finite differences say along it.
 
     `sizes` is the unit in which parameters and errors are measured; with S = diag(sizes), products
     are compared as S H v. `differences` holds those made so far, by step.
@@ -120,16 +123,20 @@ class Trial:
     def tolerance(self) -> float:
         return TOLERANCE[self.small.dtype]
 
-    def check(self, found: Tensor) -> tuple[float, bool]:
-        """The relative difference to finite differences, and whether that is little.
+    def check(self, found: Tensor) -> tuple[float, float]:
+        """The relative difference to finite differences, and how much of it is theirs.
 
         Of small steps, unless wide ones agree far better: then small ones see stairs.
         """
-        near = self._disagreement(found, CHECK_STEPS[self.small.dtype])
-        if near <= self.tolerance:
-            return near, True
+        steps = CHECK_STEPS[self.small.dtype]
+        near = self._disagreement(found, steps)
+        if near <= AGREES:
+            return near, AGREES
+        known = max(AGREES, min(self.tolerance, DOUBT * self._doubt(steps)))
+        if near <= known:
+            return near, known
         wide = self._disagreement(found, WIDE_STEPS)
-        return (wide, True) if wide <= min(ROUGHLY, near / 4) else (near, False)
+        return (wide, ROUGHLY) if wide <= min(ROUGHLY, near / 4) else (near, known)
 
     def _disagreement(self, found: Tensor, steps: Sequence[float]) -> float:
         """To the nearest of several finite differences.
@@ -147,6 +154,15 @@ class Trial:
             if best <= AGREES:
                 break
         return best
+
+    def _doubt(self, steps: Sequence[float]) -> float:
+        """The least relative distance of the differences of two steps."""
+        made = [self._difference(step) * self.sizes for step in sorted(steps)]
+        gaps = [
+            float((a - b).norm()) / max(float(a.norm()), float(b.norm()), 1e-300)
+            for a, b in itertools.pairwise(made)
+        ]
+        return min(gaps)
 
     def _difference(self, step: float) -> Tensor:
         if step not in self.differences:
@@ -198,11 +214,11 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
             except (RuntimeError, TypeError, ValueError) as error:
                 refused[name] = str(error).strip().splitlines()[0][:160]
                 continue
-            check, agrees = trial.check(found)
+            check, known = trial.check(found)
             rung = Rung(name, way, check, trial.small.dtype, rounding, dict(refused))
-            if agrees and skew <= trial.tolerance:
+            if check <= known and skew <= max(known, trial.tolerance):
                 return rung
-            if agrees:
+            if check <= known:
                 refused[name] = f"u'Hv and v'Hu differ by {skew:.1e}"
                 continue
             refused[name] = f"differs from a finite difference by {check:.1e}"
@@ -214,12 +230,13 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
         "no Hessian-vector product of this model agrees with a finite difference of gradients and "
         "is symmetric: "
         + "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-        + ". The loss may not be twice differentiable at this point; or leave rung out"
+        + ". The loss may not be twice differentiable at this point, or so small that nothing but "
+        "rounding is left; or leave rung out"
     )
 
 
 def _trial(objective: Objective) -> Trial:
-    rough = hardest(objective, CHECK_EXAMPLES)
+    rough = telling(objective, CHECK_EXAMPLES)
     small = _raised(rough)
     sizes = _sizes(small)
     return Trial(rough, small, _direction(small, sizes), sizes)

@@ -79,9 +79,14 @@ def _symmetric(matrix: Tensor) -> bool:
 
 def not_symmetric(operator: Operator, skewness: float) -> SpiritlevelError:
     """For whoever sees from products that u'Av is not v'Au."""
+    seen = f"u'Av and v'Au differ by {skewness:.0e} of its norm"
+    if operator.how and operator.dtype != torch.float64:
+        return SpiritlevelError(
+            f"this {operator.name} is little more than rounding: {seen}; use dtype=torch.float64"
+        )
     return SpiritlevelError(
-        f"this {operator.name} is not symmetric: u'Av and v'Au differ by {skewness:.0e} of its "
-        "norm; give the products of a symmetric matrix, (A + A') / 2"
+        f"this {operator.name} is not symmetric: {seen}; give the products of a symmetric matrix, "
+        "(A + A') / 2"
     )
 
 

@@ -1,40 +1,65 @@
-"""Parts of the data that stand for the whole: the hardest examples."""
+"""Parts of the data that stand for the whole: the examples that tell most of a curvature."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from spiritlevel import batches as frozen
 from spiritlevel.batches import Batch
+from spiritlevel.loss.bends import bend
 from spiritlevel.objective import Objective
-from spiritlevel.tensors import map_tensors
+from spiritlevel.tensors import gaussian, generator, map_tensors
+
+POOL = 32  # examples that are looked at, from
+PLACES = 8  # places in the data at most
 
 
 @torch.no_grad()
-def hardest(objective: Objective, n: int, pool: int = 32) -> Objective:
-    """The n examples of largest loss among the first ones, for checks.
+def telling(objective: Objective, n: int) -> Objective:
+    """n examples for checks: of largest loss, where the loss bends most, and from all over.
 
-    Well-fitted examples have a curvature that drowns in rounding. Where the examples cannot be
-    told apart it is the first batch.
+    A third of each. Well-fitted examples have a curvature that drowns in rounding, and so have
+    those that are wrong without a doubt. Where batches do not fit together they are of the one
+    that bends most; where examples cannot be told apart it is a whole batch.
     """
-    batch = objective.batches[0]
-    if not objective.separable and len(objective.batches) > 1:
-        batch = max(objective.batches, key=lambda b: _mean(objective, b))
-    elif objective.separable and frozen.divisible(batch):
-        batch = next(b for b in _pools(objective, pool) if _counts(objective, b))
-        hard = _losses(objective, batch).argsort(descending=True)[:n].sort().values
-        batch = map_tensors(lambda t: t[hard.to(t.device)], batch)
-    return objective.on([batch])
+    if not objective.separable:
+        return objective.on([max(objective.batches, key=lambda b: _mean(objective, b))])
+    pools = [p for p in _pools(objective) if _counts(objective, p)] or [objective.batches[0]]
+    if all(map(frozen.divisible, pools)) and frozen.alike(pools):
+        pools = [frozen.join(pools)]
+    seen = [_losses_and_bends(objective, pool) for pool in pools]
+    best = max(range(len(pools)), key=lambda i: float(seen[i][1].max()))
+    if not frozen.divisible(pools[best]):
+        return objective.on([pools[best]])
+    hard, bent = (found.argsort(descending=True).tolist() for found in seen[best])
+    chosen = dict.fromkeys(_even(len(hard), n // 3))
+    for order, count in ((bent, n // 3), (hard, n)):
+        new = [i for i in order if i not in chosen]
+        chosen |= dict.fromkeys(new[: min(count, n - len(chosen))])
+    return objective.on([_picked(pools[best], sorted(chosen))])
 
 
-def _pools(objective: Objective, size: int) -> Iterator[Batch]:
-    """The data in pieces of `size` examples."""
-    for batch in objective.batches:
-        for start in range(0, frozen.examples(batch), size):
-            yield frozen.rows(batch, slice(start, start + size))
+def _pools(objective: Objective) -> list[Batch]:
+    """Examples at even distances from batches at even distances."""
+    batches = objective.batches
+    places = _even(len(batches), PLACES)
+    each = max(POOL // len(places), 1)
+    return [_spread(batches[i], each) for i in places]
+
+
+def _spread(batch: Batch, n: int) -> Batch:
+    return _picked(batch, _even(frozen.examples(batch), n)) if frozen.divisible(batch) else batch
+
+
+def _even(size: int, n: int) -> list[int]:
+    """n of the places 0 ... size - 1 at even distances, the first and the last among them."""
+    n = min(size, n)
+    return [round(i * (size - 1) / max(n - 1, 1)) for i in range(n)]
+
+
+def _picked(batch: Batch, rows: list[int]) -> Batch:
+    return map_tensors(lambda t: t[torch.tensor(rows, device=t.device)], batch)
 
 
 def _mean(objective: Objective, batch: Batch) -> float:
@@ -47,14 +72,17 @@ def _counts(objective: Objective, batch: Batch) -> bool:
     return float(objective.total(objective.params, batch)[1]) > 0
 
 
-def _losses(objective: Objective, batch: Batch) -> Tensor:
-    """The loss of every example; from one pass through the model where outputs can be cut."""
-    singles = frozen.singles(batch)
+def _losses_and_bends(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Of every example; from one pass through the model where outputs can be cut."""
+    singles = frozen.singles(batch) if frozen.divisible(batch) else [batch]
     on_outputs = objective.loss.on_outputs
-    if on_outputs is None:
-        return torch.stack([objective.total(objective.params, one)[0] for one in singles])
-    outputs = objective.outputs(objective.params, batch)
-    if outputs.ndim == 0 or len(outputs) != len(singles):
-        return torch.stack([objective.total(objective.params, one)[0] for one in singles])
+    outputs = None if on_outputs is None else objective.outputs(objective.params, batch)
+    if on_outputs is None or outputs is None or outputs.shape[:1] != (len(singles),):
+        losses = torch.stack([objective.total(objective.params, one)[0] for one in singles])
+        # a loss that nobody can see into may bend most in the middle: neither fitted nor far off
+        return losses, losses.clamp(max=float(losses.median()))
     pairs = zip(outputs.split(1), singles, strict=True)
-    return torch.stack([on_outputs(out, objective.here(one))[0] for out, one in pairs])
+    losses = torch.stack([on_outputs(out, objective.here(one))[0] for out, one in pairs])
+    tangent = gaussian(tuple(outputs.shape), generator(0), outputs)
+    bent = bend(objective.loss, outputs, tangent, objective.here(batch))
+    return losses, bent.reshape(len(singles), -1).norm(dim=1)

@@ -201,3 +201,8 @@ def given_loss(case: Case) -> Callable[..., Any]:
         return value + second(out).square().mean() if sees_both and second else value
 
     return loss
+
+
+def own_words(case: Case) -> bool:
+    """Whether the loss is a function of the user's, which nobody can write better."""
+    return getattr(given_loss(case), "__module__", "") == __name__

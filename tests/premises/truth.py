@@ -136,7 +136,7 @@ class Truth:
     @property
     def fuses(self) -> bool:
         """Whether a final log_softmax belongs to the loss, which is linear in what comes out."""
-        linear = KINDS[self.case.loss].linear and self.case.structure in ("tensor", "heads")
+        linear = KINDS[self.case.loss].linear and self.case.structure in SINGLE
         return self.case.end == "log_softmax" and linear
 
     def gradient(self, vector: Tensor) -> Tensor:

@@ -95,5 +95,6 @@ def look(model: nn.Module, batch: Batch, heads: Heads | None) -> Seen:
     with fixed_rng(0), LogSoftmaxWatch() as watch:
         returned = chosen(call(model, few[0]), heads)
     found = Packing.of(returned, examples(few))
-    axis = watch.axis_of(returned) if isinstance(returned, Tensor) else None
+    tensors = [tensor for _, tensor in named_tensors(returned)]
+    axis = watch.axis_of(tensors[0]) if len(tensors) == 1 else None
     return Seen(heads, found, axis)

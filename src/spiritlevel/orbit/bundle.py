@@ -34,26 +34,33 @@ class Model:
     cells: Cells
     grams: Array
 
-    def matrix(self, t: Array) -> Array:
-        """Y' D(t)^2 Y."""
-        weights = np.exp(-2 * self.cells.log_scales(t))
-        return np.einsum("c,cij->ij", weights, self.grams)
+    def weights(self, t: Array) -> tuple[Array, float]:
+        """D(t)^2 by cell over a common factor, and its logarithm.
+
+        With it the largest part of the matrix is 1, however far a line search reaches.
+        """
+        masses = np.einsum("cii->c", self.grams)
+        logs = -2 * self.cells.log_scales(t)
+        live = masses > 0
+        factor = float((logs[live] + np.log(masses[live])).max())
+        return np.where(live, np.exp(np.where(live, logs - factor, 0.0)), 0.0), factor
 
     def log_norm(self, t: Array, power: int, free: Array) -> tuple[float, Array]:
         """log of the Schatten norm of the model, and its gradient in the free generators."""
-        weights = np.exp(-2 * self.cells.log_scales(t))
+        weights, factor = self.weights(t)
         values, vectors = np.linalg.eigh(np.einsum("c,cij->ij", weights, self.grams))
-        top = max(values[-1], 1e-300)
+        top = values[-1]
         scaled_values = np.maximum(values / top, 0.0)
         total = (scaled_values**power).sum()
         inner = (vectors * (scaled_values ** (power - 1) / total)) @ vectors.T / top
         masses = weights * np.einsum("cij,ij->c", self.grams, inner)
         slope = -2 * (self.cells.exponents.T @ masses)
-        return float(np.log(top) + np.log(total) / power), slope * free
+        return float(factor + np.log(top) + np.log(total) / power), slope * free
 
     def dual(self, t: Array, power: int) -> Array:
         """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
-        values, vectors = np.linalg.eigh(self.matrix(t))
+        weights, _ = self.weights(t)
+        values, vectors = np.linalg.eigh(np.einsum("c,cij->ij", weights, self.grams))
         spread = np.maximum(values / values[-1], 0.0) ** (power - 1)
         inner = (vectors * (spread / spread.sum())) @ vectors.T
         return np.maximum(np.einsum("cij,ij->c", self.grams, inner), 0.0)
@@ -116,7 +123,7 @@ class _Point:
     @property
     def upper(self) -> float:
         """A Ritz value is a lower estimate; with its residual it is an upper one."""
-        return self.norm + (self.pairs[0].residual or 0.0)
+        return self.norm + self.pairs[0].error
 
 
 class Looker:
