@@ -214,18 +214,24 @@ def _outputs(objective: Objective) -> int:
 
 
 def _squares(objective: Objective, batch: Batch, roots: Tensor) -> Tensor:
-    """Summed over the examples of a batch and the columns of their S."""
+    """Summed over the examples of a batch and the columns of their S.
+
+    In units of each example's own S: squares of float32 underflow, where a network is fitted.
+    """
     point = objective.params
+    sizes = roots.abs().flatten(1).amax(1).clamp(min=torch.finfo(roots.dtype).tiny)
+    units = roots / sizes.view(-1, *(1,) * (roots.ndim - 1))
 
     def one(example: Batch, columns: Tensor) -> Tensor:
         alone = map_tensors(lambda t: t.unsqueeze(0), example)
         found: Any = vjp(lambda params: objective.outputs(params, alone), point)
         outputs, pull = found
         rows = vmap(lambda v: flatten(pull(v.reshape(outputs.shape))[0]))(columns.mT)
-        return rows.double().square().sum(0)  # the squares of float32 underflow
+        return rows.square().sum(0)
 
     try:
-        return vmap(one)(batch, roots).sum(0)
+        squares = vmap(one)(batch, units)
     except (RuntimeError, ValueError):  # no batching rule: one example after another
-        pairs = [(map_tensors(lambda t, i=i: t[i], batch), roots[i]) for i in range(len(roots))]
-        return torch.stack([one(*pair) for pair in pairs]).sum(0)
+        pairs = [(map_tensors(lambda t, i=i: t[i], batch), units[i]) for i in range(len(roots))]
+        squares = torch.stack([one(*pair) for pair in pairs])
+    return sizes.double().square() @ squares.double()

@@ -15,11 +15,9 @@ FAR = 50.0  # beyond it log(1 + e^x) is x in every precision
 
 def label_cross_entropy(logits: Tensor, labels: Tensor, class_axis: int = 1) -> Tensor:
     """-log softmax(z)_y = log(1 + exp(log sum_{k != y} e^{z_k} - z_y)) for every unit."""
-    z = logits.movedim(class_axis, -1)
-    own = torch.arange(z.shape[-1], device=z.device) == labels.unsqueeze(-1)
-    right = z.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    others = z.masked_fill(own, -torch.inf).logsumexp(-1)
-    return F.softplus(others - right, threshold=FAR)
+    z, own = logits.movedim(class_axis, -1), labels.unsqueeze(-1)
+    others = z.scatter(-1, own, -torch.inf).logsumexp(-1, keepdim=True)
+    return F.softplus(others - z.gather(-1, own), threshold=FAR).squeeze(-1)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.premises import taken
 from spiritlevel.scope import set_apart
-from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Jitter, compared
+from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
 from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
 if TYPE_CHECKING:
@@ -87,18 +87,18 @@ def verify(
         return _verified_as_it_is(objective, twin, seed)
     one, other = objective.to(torch.float64), twin.to(torch.float64)
     random = random_batch(one, seed)
-    found = _certified(one, other, random)
+    single = torch.float64 not in (objective.dtype, twin.dtype)
+    on_orbit = _element(one, other, group) if single and group is not None else None
+    found, *exact = _certified(one, [other] if on_orbit is None else [other, on_orbit], random)
     if found.holds:
         return found
-    single = torch.float64 not in (objective.dtype, twin.dtype)
-    if single and group is not None and (on_orbit := _element(one, other, group)) is not None:
-        exact = _certified(one, on_orbit, random)
-        if exact.holds:
-            return replace(exact, stored=found.relative, reason=_stored(found.relative))
+    if on_orbit is not None:
+        if exact[0].holds:
+            return replace(exact[0], stored=found.relative, reason=_stored(found.relative))
         other = on_orbit
     inside, source = _rounds_inside(one)
     if inside or (single and group is None):
-        rough = _certified(one, other, random, SINGLE)
+        (rough,) = _certified(one, [other], random, SINGLE)
         reason = f"{source} rounds to float32 inside" if inside else "the parameters are float32"
         if rough.holds:
             return replace(rough, verdict="rounding", reason=reason)
@@ -113,27 +113,34 @@ def _stored(relative: float) -> str:
 
 @torch.no_grad()
 def _certified(
-    one: Objective, other: Objective, random: Batch, jitter: Jitter | None = None
-) -> Certificate:
+    one: Objective, others: Sequence[Objective], random: Batch, jitter: Jitter | None = None
+) -> list[Certificate]:
     """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
     jitter = jitter or Jitter()
-    all_of_them = [one, other, *jitter.moved(one)]
-    data, scored = NOTHING, _scores(one)
+    all_of_them = [one, *others, *jitter.moved(one)]
+    scored, count = _scores(one), len(others)
     sums = torch.zeros(len(all_of_them), dtype=torch.float64)
+    data = [NOTHING] * count
     for batch in one.batches:
         if scored:
             found, totals = zip(*(o.together(o.params, batch) for o in all_of_them), strict=True)
             sums += torch.stack([total.detach().double().cpu() for total, _ in totals])
         else:  # the loss of equal predictions is equal
             found = tuple(o.returned(o.params, batch) for o in all_of_them)
-        here, there, *near = found
-        data = data | compared(here, there, near, jitter)
-    here, there, *near = (o.returned(o.params, random) for o in all_of_them)
-    chance = compared(here, there, near, jitter)
-    base, value, *noises = (sums / one.count).tolist()
+        here, there, near = found[0], found[1 : 1 + count], found[1 + count :]
+        data = [d | compared(here, t, near, jitter) for d, t in zip(data, there, strict=True)]
+    here, *rest = (o.returned(o.params, random) for o in all_of_them)
+    chance = [compared(here, there, rest[count:], jitter) for there in rest[:count]]
+    base, *values = (sums / one.count).tolist()
     # a sum over the data rounds too; a loss may be far smaller than its terms
-    noise = max(abs(n - base) for n in noises)
+    noise = max(abs(n - base) for n in values[count:])
     slack = jitter.slack * noise + jitter.floor * (1 + abs(base))
+    return [_certificate(one, data[i], chance[i], base, values[i], slack) for i in range(count)]
+
+
+def _certificate(
+    one: Objective, data: Gap, chance: Gap, base: float, value: float, slack: float
+) -> Certificate:
     same_loss = abs(value - base) <= slack or base == value
     both = data | chance
     return Certificate(
@@ -185,9 +192,9 @@ def _with_eps(
     with_eps = _with_eps_moved(one, other, group)
     if with_eps is None:
         return found
-    rest = _certified(one, with_eps, random)
+    (rest,) = _certified(one, [with_eps], random)
     if not rest.holds and inside:
-        rest = _certified(one, with_eps, random, SINGLE)
+        (rest,) = _certified(one, [with_eps], random, SINGLE)
     if not rest.holds:
         return found
     names = ", ".join(dict.fromkeys(n.module or n.operation for n in group.norms[:3]))
@@ -211,7 +218,7 @@ def _runs_in_float64(objective: Objective) -> bool:
 
 def _verified_as_it_is(objective: Objective, twin: Objective, seed: int) -> Certificate:
     """The comparison in the objective's own precision, where the model has no other."""
-    found = _certified(objective, twin, random_batch(objective, seed), SINGLE)
+    (found,) = _certified(objective, [twin], random_batch(objective, seed), SINGLE)
     if not found.holds:
         return found
     reason = f"compared in {objective.dtype}: the model does not run in float64"
