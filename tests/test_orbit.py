@@ -355,10 +355,10 @@ def test_what_gauss_newton_does_not_see_may_matter_to_the_hessian() -> None:
         nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False), nn.ReLU(),
         nn.Linear(2, 1, bias=False),
     ).double()  # fmt: skip
+    weights = [[[1.0, 0.0], [-1.0, 0.3]], [[6.0, 0.3], [0.5, 0.2]], [[1.0, 1.0]]]
     with torch.no_grad():
-        net[0].weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.3]]))
-        net[2].weight.copy_(torch.tensor([[6.0, 0.3], [0.5, 0.2]]))
-        net[4].weight.fill_(1.0)
+        for p, values in zip(net.parameters(), weights, strict=True):
+            p.copy_(torch.tensor(values))
     near = randn(8, 2, seed=1).abs() * torch.tensor([-1.0, 1.0])
     x = torch.cat([randn(4, 2).abs() + 2, near])
     y = torch.cat([torch.full((4, 1), -50.0).double(), net(near).detach() + 0.1])
