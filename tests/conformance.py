@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -66,7 +67,9 @@ def check(measure: Measure) -> None:
 
 
 def _is_deterministic(measure: Measure) -> None:
-    assert values(measure, objective()) == values(measure, objective()), "chance"
+    # to rounding: the place of a vector in memory decides in which order BLAS adds
+    again = pytest.approx(values(measure, objective()), rel=1e-12)
+    assert values(measure, objective()) == again, "chance"
 
 
 def _leaves_no_trace(measure: Measure) -> None:

@@ -116,6 +116,12 @@ def _increasing(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return Interval(below, above)
 
 
+def _scattered(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    if kwargs:  # reduce="multiply" need not rise
+        raise NotEnclosed("scatter with a reduction")
+    return _increasing(func, *args)
+
+
 def _constant(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """New tensors of a shape, whatever the values."""
     return func(*_mapped("low", args), **kwargs)
@@ -313,6 +319,7 @@ RISING = (
 NEW = "zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full".split()
 RULES: dict[str, Rule] = {
     **dict.fromkeys([*SHAPES, *RISING], _increasing),
+    "scatter": _scattered,
     **dict.fromkeys(NEW, _constant),
     **dict.fromkeys(["mm", "bmm", "mv", "dot"], _matmul),
     **dict.fromkeys(["addmm", "baddbmm", "addmv"], _addmm),
