@@ -20,7 +20,7 @@ from resnet20 import cifar10, trained
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.default import digits
+from spiritlevel.objective.default import digits
 
 
 def parts(audit: sl.Audit) -> None:

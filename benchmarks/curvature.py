@@ -27,7 +27,7 @@ from resnet20 import cifar10, trained
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.compiled import Engine
+from spiritlevel.curvature.engine import Engine
 
 BATCH = 128  # what the peers' examples load the data with
 LARGE_BATCH = 2500  # what suits a GPU better

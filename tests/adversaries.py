@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import spiritlevel as sl
-from spiritlevel.operators import Operator
+from spiritlevel.base.operator import Operator
 from spiritlevel.spectral import Which
 
 Spectrum = Callable[[int, torch.Generator], Tensor]

@@ -13,8 +13,8 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.estimate import Estimate, Status
-from spiritlevel.judging import differ
+from spiritlevel.audits.verdicts import differ
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 

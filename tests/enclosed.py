@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cases import labels, randn
 from spiritlevel import Objective
-from spiritlevel.inputs import affine, represent, standardization
+from spiritlevel.coordinates.inputs import affine, represent, standardization
 
 Data = tuple[Tensor, ...]
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import BY_NAME
-from spiritlevel.default import digits
+from spiritlevel.objective.default import digits
 
 HERE = Path(__file__).parent
 RECORD = HERE / "golden.json"

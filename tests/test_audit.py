@@ -17,15 +17,15 @@ from torch import nn
 import spiritlevel as sl
 from architectures import mlp, randomized
 from cases import labels, randn
-from spiritlevel import auditing as module
+from spiritlevel.audits import audit as module
+from spiritlevel.audits.verdicts import Outcome
+from spiritlevel.audits.way import journey
+from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.spoken import digits, share, times
 from spiritlevel.curvature import fisher
-from spiritlevel.estimate import Estimate
-from spiritlevel.journey import journey
-from spiritlevel.judging import Outcome
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES
-from spiritlevel.spoken import digits, share, times
 
 
 def flat(text: str) -> str:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import conformance
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.diagonals import ggn_diagonal
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.estimate import Estimate
+from spiritlevel.curvature.diagonals import ggn_diagonal
 from spiritlevel.measures.base import Invariance, Measure
-from spiritlevel.symmetry.degree import multilinear
+from spiritlevel.symmetry.tracing.degree import multilinear
 
 
 def trained(net: nn.Module, steps: int = 60, loss: Any = F.cross_entropy) -> sl.Objective:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from spiritlevel.orbit.balance import balance
-from spiritlevel.orbit.problem import _runaway
+from spiritlevel.orbit.program import _runaway
 
 
 @pytest.mark.parametrize(("up", "down"), [(1, 1), (2, 1), (0.5, 3)])

@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from cases import randn
-from spiritlevel.operators import from_matrix
+from spiritlevel.base.operator import from_matrix
 from spiritlevel.orbit.bundle import Model, least_norm, model_of
 from spiritlevel.orbit.cells import Array, Cells
 

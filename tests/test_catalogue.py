@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import randomized
 from cases import labels, randn
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures import ball, invariant, noise
 from spiritlevel.measures.instruments import Instruments
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 from cases import randn
-from spiritlevel.checkpoints import load_weights, save_weights
+from spiritlevel.objective.checkpoints import load_weights, save_weights
 
 State = dict[str, Tensor]
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from spiritlevel.checkpoints import load_weights
 from spiritlevel.cli import app
-from spiritlevel.default import digits, trained_net
+from spiritlevel.objective.checkpoints import load_weights
+from spiritlevel.objective.default import digits, trained_net
 
 
 def run(*words: str | Path) -> tuple[int, str]:

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.cli import app
-from spiritlevel.estimate import Estimate
 from spiritlevel.measures.base import Measure
 
 MINE = ("--model", "mine:net", "--data", "mine:data")

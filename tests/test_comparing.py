@@ -14,12 +14,12 @@ from torch import nn
 
 import pairs
 import spiritlevel as sl
-from spiritlevel.bottoms import Bottoms, bracket
-from spiritlevel.comparing import Comparison, _sharpness
-from spiritlevel.default import digits
-from spiritlevel.estimate import Estimate
+from spiritlevel.audits.comparison import Comparison, _sharpness
+from spiritlevel.audits.least import Bottoms, bracket
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective.default import digits
 
 
 @functools.cache

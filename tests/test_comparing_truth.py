@@ -11,7 +11,7 @@ from torch import nn
 
 import pairs
 import spiritlevel as sl
-from spiritlevel.comparing import EQUAL, Pair
+from spiritlevel.audits.comparison import EQUAL, Pair
 
 LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
 INDICES = range(100 if LONG else 20)

@@ -9,7 +9,7 @@ import torch
 
 import spiritlevel as sl
 from cases import BY_NAME, randn
-from spiritlevel import compiled
+from spiritlevel.curvature import engine as compiled
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 
 import conformance
 import spiritlevel as sl
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 
 

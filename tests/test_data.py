@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spiritlevel as sl
 from cases import labels, mlp, randn
-from spiritlevel.batches import is_one_batch
+from spiritlevel.objective.batches import is_one_batch
 
 X, Y = randn(11, 4), labels(11)
 ROWS, CLASSES = X.numpy(), Y.numpy()

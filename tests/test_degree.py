@@ -18,9 +18,9 @@ from architectures import ResNet, mlp, randomized
 from cases import labels, randn
 from networks import build, networks
 from networks.base import Net, Piece, parameter
-from spiritlevel.reparam import Diagonal
-from spiritlevel.symmetry.degree import multilinear, obstacle
-from spiritlevel.tensors import flatten, unflatten
+from spiritlevel.base.tensors import flatten, unflatten
+from spiritlevel.coordinates import Diagonal
+from spiritlevel.symmetry.tracing.degree import multilinear, obstacle
 
 SMALL = 160  # parameters of a network whose second derivatives are laid out
 

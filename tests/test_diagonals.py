@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 from cases import BY_NAME, labels, randn
-from spiritlevel import diagonals
+from spiritlevel.curvature import diagonals
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4, 100])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from cases import labels, randn
 from enclosed import ENCLOSED, climbed
 from spiritlevel import Objective
-from spiritlevel.enclosure import largest_gradient, largest_loss
-from spiritlevel.interval import RULES, Interval, NotEnclosed
-from spiritlevel.volume import worst_in_box
+from spiritlevel.witnesses.enclosure import largest_gradient, largest_loss
+from spiritlevel.witnesses.intervals import RULES, Interval, NotEnclosed
+from spiritlevel.witnesses.volume import worst_in_box
 
 
 @pytest.mark.parametrize("name", ENCLOSED)

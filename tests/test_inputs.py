@@ -13,7 +13,7 @@ from torch.distributions import Independent, LogNormal, MultivariateNormal
 import spiritlevel as sl
 from cases import BY_NAME, randn
 from spiritlevel import Objective, SpiritlevelError
-from spiritlevel.inputs import (
+from spiritlevel.coordinates.inputs import (
     FIXED,
     MOVING,
     Laws,

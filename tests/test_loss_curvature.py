@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.loss.bends import bend, combined, matrix, root
-from spiritlevel.loss.stable import binary_cross_entropy, label_cross_entropy
+from spiritlevel.objective.loss.bends import bend, combined, matrix, root
+from spiritlevel.objective.loss.stable import binary_cross_entropy, label_cross_entropy
 
 N = 7
 WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)

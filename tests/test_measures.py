@@ -12,7 +12,7 @@ import torch
 
 import spiritlevel as sl
 from cases import BY_NAME
-from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import ResNet, mlp, randomized
 from cases import labels, randn
-from spiritlevel.diagonals import ggn_diagonal
-from spiritlevel.estimate import format_error
-from spiritlevel.operators import from_matrix
+from spiritlevel.base.estimate import format_error
+from spiritlevel.base.operator import from_matrix
+from spiritlevel.curvature.diagonals import ggn_diagonal
 from spiritlevel.orbit import frobenius as from_products
 from spiritlevel.orbit.balance import balance
 from spiritlevel.orbit.bundle import least_eigenvalue

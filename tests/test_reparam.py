@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from cases import BY_NAME, randn
 from spiritlevel import Objective, SpiritlevelError
-from spiritlevel.default import digits, trained_net
-from spiritlevel.reparam import (
+from spiritlevel.coordinates import (
     Chain,
     Custom,
     Diagonal,
@@ -26,6 +25,7 @@ from spiritlevel.reparam import (
     rerank,
     weight_norm,
 )
+from spiritlevel.objective.default import digits, trained_net
 
 STEP = 1e-6
 Make = Callable[[Objective], Reparametrization]

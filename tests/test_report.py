@@ -11,9 +11,10 @@ import pytest
 
 import reports
 from reports import text
-from spiritlevel.judging import Outcome
+from spiritlevel.audits.verdicts import Outcome
 from spiritlevel.measures.rest import Standing
-from spiritlevel.report import audit_page, words
+from spiritlevel.report import audit as words
+from spiritlevel.report import audit_page
 
 
 def page(audit: dict, journey: dict | None = None) -> str:

@@ -16,7 +16,7 @@ import reports
 import spiritlevel as sl
 import tables
 from reports import text
-from spiritlevel.estimate import format_value
+from spiritlevel.base.estimate import format_value
 from spiritlevel.report import comparison_page, table_page
 
 EVIL = "<script>alert(1)</script>"

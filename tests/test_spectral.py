@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import spiritlevel as sl
-from spiritlevel.estimate import Estimate, Status
-from spiritlevel.operators import Operator
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import Operator
 from spiritlevel.spectral import probe
 from spiritlevel.spectral.probes import within
 
@@ -271,9 +271,9 @@ def test_negative_eigenvalues_are_counted() -> None:
     assert sl.negative_eigenvalues(operator(spectrum), threshold=1.5).value == pytest.approx(0)
     with pytest.raises(sl.SpiritlevelError, match="threshold=-1"):
         sl.negative_eigenvalues(operator(spectrum), threshold=-1)
-    with pytest.raises(sl.SpiritlevelError, match="probes=1: a band needs at least 2"):
+    with pytest.raises(sl.SpiritlevelError, match="probes=1: give a whole number of at least 2"):
         sl.density(operator(spectrum), probes=1)
-    with pytest.raises(sl.SpiritlevelError, match="probes=1: an error needs at least 2"):
+    with pytest.raises(sl.SpiritlevelError, match="probes=1: give a whole number of at least 2"):
         sl.diagonal(operator(spectrum), probes=1)
     with pytest.raises(sl.SpiritlevelError, match="method is 'exact'; choose"):
         sl.trace(operator(spectrum), method="exact")  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 from adversaries import cases, like_a_network, reflected
-from spiritlevel.estimate import Status
-from spiritlevel.operators import Operator
+from spiritlevel.base.estimate import Status
+from spiritlevel.base.operator import Operator
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.missed import CHANCE, least_share
 

@@ -27,9 +27,9 @@ from architectures import (
     tokens,
 )
 from cases import BY_NAME, TOLERANCE, labels, randn
+from spiritlevel.base.tensors import flatten
 from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.group import added
-from spiritlevel.tensors import flatten
 
 ROUNDING = 1e-12
 

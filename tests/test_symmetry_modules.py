@@ -19,7 +19,7 @@ from architectures import randomized
 from cases import randn
 from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips, symmetries
 from spiritlevel.symmetry.group import added
-from spiritlevel.symmetry.walk import Reason
+from spiritlevel.symmetry.tracing.state import Reason
 
 HIDDEN, OUT = 5, 3
 

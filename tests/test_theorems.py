@@ -20,13 +20,13 @@ from torch.func import functional_call
 
 from cases import BY_NAME, small_net
 from spiritlevel import Objective, SpiritlevelError, hessian, sharpen
-from spiritlevel.inputs import Laws, affine
-from spiritlevel.operators import from_matrix
-from spiritlevel.reparam import Power
+from spiritlevel.base.operator import from_matrix
+from spiritlevel.coordinates import Power
+from spiritlevel.coordinates.inputs import Laws, affine
 from spiritlevel.theorems import CLAIMS, Setting, claims
 from spiritlevel.theorems import fitting as fitting_claims
 from spiritlevel.theorems import scaling as scaling_claims
-from spiritlevel.volume import box_log_volumes
+from spiritlevel.witnesses.volume import box_log_volumes
 
 Witness = dict[str, Any]
 

@@ -19,7 +19,7 @@ import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel import symmetry
 from spiritlevel.cli import app
-from spiritlevel.symmetry.example import guessed
+from spiritlevel.symmetry.tracing.example import guessed
 
 SIZE = 3
 
@@ -150,11 +150,11 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "write_claims": lambda m: sl.write_claims(sl.claims(objective(m), "any_labels"), os.devnull),
     "reparam": lambda m: (
         sl.hessian(
-            objective(m).reparametrize(sl.reparam.Power(objective(m).vector + 0.1, 0.5, 0.1))
+            objective(m).reparametrize(sl.coordinates.Power(objective(m).vector + 0.1, 0.5, 0.1))
         ).size
     ),
-    "inputs": lambda m: sl.inputs.input_gradient_norm(objective(m)),
-    "volume": lambda m: sl.volume.scale_factor(1.3, 0.2),
+    "inputs": lambda m: sl.coordinates.inputs.input_gradient_norm(objective(m)),
+    "volume": lambda m: sl.witnesses.volume.scale_factor(1.3, 0.2),
     "worst_in_ball": lambda m: sl.worst_in_ball(objective(m)),
     "noise and boxes": lambda m: sl.measure(
         objective(m), ["expected_sharpness", "keskar", "keskar_subspace", "relative_flatness"]

@@ -16,9 +16,14 @@ import spiritlevel as sl
 from cases import BY_NAME, labels, randn
 from enclosed import climbed
 from spiritlevel import Objective, SpiritlevelError, volume
-from spiritlevel.enclosure import largest_gradient, largest_loss
-from spiritlevel.lipschitz import lipschitz
-from spiritlevel.volume import box_intervals, box_log_volumes, infinite_volume, scale_factor
+from spiritlevel.witnesses.enclosure import largest_gradient, largest_loss
+from spiritlevel.witnesses.slopes import lipschitz
+from spiritlevel.witnesses.volume import (
+    box_intervals,
+    box_log_volumes,
+    infinite_volume,
+    scale_factor,
+)
 
 
 def rectified(*sizes: int, bias: bool = True, loss: str = "softmax") -> Objective:

@@ -12,22 +12,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from spiritlevel.version import __version__
+from spiritlevel.base.version import __version__
 
 # Torch takes a second and a half to import, so names are found when they are first used:
 # `spiritlevel --help` and tab completion stay instant.
 _HOMES = {
     "Objective": "objective",
-    "Estimate": "estimate",
-    "Status": "estimate",
-    "SpiritlevelError": "errors",
-    "Operator": "operators",
-    "from_matrix": "operators",
-    "restricted": "operators",
-    "scaled": "operators",
+    "Estimate": "base.estimate",
+    "Status": "base.estimate",
+    "SpiritlevelError": "base.errors",
+    "Operator": "base.operator",
+    "from_matrix": "base.operator",
+    "restricted": "base.operator",
+    "scaled": "base.operator",
     "hessian": "curvature",
     "ggn": "curvature",
     "fisher": "curvature",
+    "ggn_diagonal": "curvature",
     "output_gradients": "curvature",
     "eigenpairs": "spectral",
     "eigenvalues": "spectral",
@@ -40,13 +41,13 @@ _HOMES = {
     "verify": "symmetry",
     "Group": "symmetry",
     "Certificate": "symmetry",
-    "sharpen": "sharpening",
-    "sharpen_many": "sharpening",
-    "zero_in_ball": "sharpening",
-    "audit": "auditing",
-    "Audit": "audited",
-    "compare": "comparing",
-    "Comparison": "comparing",
+    "sharpen": "witnesses.sharpened",
+    "sharpen_many": "witnesses.sharpened",
+    "zero_in_ball": "witnesses.sharpened",
+    "audit": "audits.audit",
+    "Audit": "audits.result",
+    "compare": "audits.comparison",
+    "Comparison": "audits.comparison",
     "write_report": "report",
     "write_claims": "report",
     "CLAIMS": "theorems",
@@ -55,9 +56,9 @@ _HOMES = {
     "measure": "measures",
     "register": "measures",
     "worst_in_ball": "measures",
-    "default_objective": "default",
+    "default_objective": "objective.default",
 }
-_MODULES = ("inputs", "orbit", "reparam", "symmetry", "volume")
+_MODULES = ("coordinates", "orbit", "symmetry", "witnesses")
 
 __all__ = [
     "CLAIMS",
@@ -75,6 +76,7 @@ __all__ = [
     "audit",
     "claims",
     "compare",
+    "coordinates",
     "default_objective",
     "density",
     "diagonal",
@@ -84,14 +86,13 @@ __all__ = [
     "frobenius",
     "from_matrix",
     "ggn",
+    "ggn_diagonal",
     "hessian",
-    "inputs",
     "measure",
     "negative_eigenvalues",
     "orbit",
     "output_gradients",
     "register",
-    "reparam",
     "restricted",
     "scaled",
     "sharpen",
@@ -100,7 +101,7 @@ __all__ = [
     "symmetry",
     "trace",
     "verify",
-    "volume",
+    "witnesses",
     "worst_in_ball",
     "write_claims",
     "write_report",
@@ -108,19 +109,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import inputs, orbit, reparam, symmetry, volume
-    from spiritlevel.audited import Audit
-    from spiritlevel.auditing import audit
-    from spiritlevel.comparing import Comparison, compare
-    from spiritlevel.curvature import fisher, ggn, hessian, output_gradients
-    from spiritlevel.default import default_objective
-    from spiritlevel.errors import SpiritlevelError
-    from spiritlevel.estimate import Estimate, Status
+    from spiritlevel import coordinates, orbit, symmetry, witnesses
+    from spiritlevel.audits.audit import audit
+    from spiritlevel.audits.comparison import Comparison, compare
+    from spiritlevel.audits.result import Audit
+    from spiritlevel.base.errors import SpiritlevelError
+    from spiritlevel.base.estimate import Estimate, Status
+    from spiritlevel.base.operator import Operator, from_matrix, restricted, scaled
+    from spiritlevel.curvature import fisher, ggn, ggn_diagonal, hessian, output_gradients
     from spiritlevel.measures import MEASURES, measure, register, worst_in_ball
     from spiritlevel.objective import Objective
-    from spiritlevel.operators import Operator, from_matrix, restricted, scaled
+    from spiritlevel.objective.default import default_objective
     from spiritlevel.report import write_claims, write_report
-    from spiritlevel.sharpening import sharpen, sharpen_many, zero_in_ball
     from spiritlevel.spectral import (
         density,
         diagonal,
@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     )
     from spiritlevel.symmetry import Certificate, Group, symmetries, verify
     from spiritlevel.theorems import CLAIMS, claims
+    from spiritlevel.witnesses.sharpened import sharpen, sharpen_many, zero_in_ball
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ from premises.checks import (
 from premises.losses import KINDS
 from premises.orbits import norm_of
 from premises.truth import Truth
-from spiritlevel.judging import Outcome
+from spiritlevel.audits.verdicts import Outcome
 
 # Estimates ----------------------------------------------------------------------------------------
 

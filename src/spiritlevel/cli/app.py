@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spiritlevel.version import __version__
+from spiritlevel.base.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,8 +41,8 @@ def main(
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[Console]:
     """What is wrong in one line, and no traceback."""
-    from spiritlevel.console import Console
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
+    from spiritlevel.results.terminal import Console
 
     try:
         yield Console()

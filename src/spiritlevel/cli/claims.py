@@ -71,7 +71,7 @@ def claims(
 
 
 def _list(names: list[str], console: Console) -> None:
-    from spiritlevel.console import Table
+    from spiritlevel.results.terminal import Table
     from spiritlevel.theorems import CLAIMS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -19,14 +19,14 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     """The objective that the options describe; an option that cannot apply is refused."""
     import torch
 
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
     _check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
         refuse(given, ("data", "weights", "loss", "params", "heads", "mode"), "needs --model")
-        from spiritlevel.default import default_objective
+        from spiritlevel.objective.default import default_objective
 
         size = {"batch": given["batch"]} if "batch" in given else {}
         return default_objective(seed=seed, dtype=precision, device=given.get("device"), **size)
@@ -65,7 +65,7 @@ def _heads(text: str | None) -> str | list[str] | None:
 def _check_device(name: str) -> None:
     import torch
 
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
 
     try:
         kind = torch.device(name).type
@@ -77,8 +77,8 @@ def _check_device(name: str) -> None:
 
 def module_from(model: str, given: dict[str, Any]) -> tuple[Any, list[str]]:
     """What a factory makes, with the weights of a file if given, and what to know about them."""
-    from spiritlevel.checkpoints import load_weights
     from spiritlevel.objective import Objective
+    from spiritlevel.objective.checkpoints import load_weights
 
     made = load(model, "--model")
     if isinstance(made, Objective):
@@ -88,7 +88,7 @@ def module_from(model: str, given: dict[str, Any]) -> tuple[Any, list[str]]:
 
 
 def refuse(given: dict[str, Any], options: tuple[str, ...], why: str) -> None:
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
 
     for name in options:
         if name in given:
@@ -97,8 +97,8 @@ def refuse(given: dict[str, Any], options: tuple[str, ...], why: str) -> None:
 
 def _speaks_for_itself(data: Any) -> bool:
     """Mappings go to models that compute their own loss."""
-    from spiritlevel.batches import is_one_batch
-    from spiritlevel.scope import kept_rng
+    from spiritlevel.base.scope import kept_rng
+    from spiritlevel.objective.batches import is_one_batch
 
     if is_one_batch(data) or not isinstance(data, Iterable) or iter(data) is data:
         return isinstance(data, Mapping)
@@ -110,7 +110,7 @@ def _loss(name: str) -> Any:
     if ":" in name:
         return _find(name, "--loss")
     if name not in LOSSES:
-        from spiritlevel.errors import SpiritlevelError
+        from spiritlevel.base.errors import SpiritlevelError
 
         raise SpiritlevelError(
             f"--loss is {name!r}; give package.module:function or one of {', '.join(LOSSES)}"
@@ -122,7 +122,7 @@ def _loss(name: str) -> Any:
 
 def _find(where: str, option: str) -> Any:
     """The object at package.module:name, looked for beside the current folder too."""
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
 
     module_name, _, attribute = where.partition(":")
     if not attribute:
@@ -152,7 +152,7 @@ def load(where: str, option: str) -> Any:
     if isinstance(found, torch.nn.Module) or not callable(found):
         return found
     if needed := _needed(found):
-        from spiritlevel.errors import SpiritlevelError
+        from spiritlevel.base.errors import SpiritlevelError
 
         raise SpiritlevelError(
             f"{option}: {where} needs arguments ({', '.join(needed)}); name a function without any"

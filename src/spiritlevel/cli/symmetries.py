@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from spiritlevel.sharpening import Sharpened
     from spiritlevel.symmetry import Group
+    from spiritlevel.witnesses.sharpened import Sharpened
 
 SCHEMA = 1
 
@@ -116,9 +116,9 @@ def sharpen(
     Prints the certificate. Without --model it sharpens a small net trained on the 8x8 digits.
     """
     with one_line_errors() as console:
-        from spiritlevel.checkpoints import save_weights
-        from spiritlevel.errors import SpiritlevelError
-        from spiritlevel.sharpening import sharpen as make
+        from spiritlevel.base.errors import SpiritlevelError
+        from spiritlevel.objective.checkpoints import save_weights
+        from spiritlevel.witnesses.sharpened import sharpen as make
 
         if out is not None and out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
@@ -157,7 +157,7 @@ def _subject(model: str | None, options: dict[str, Any], seed: int) -> tuple[Any
 def _example(shape: str, made: Any, model: str | None, seed: int) -> Tensor:
     import torch
 
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
     if model is None:
@@ -202,7 +202,7 @@ def _of_twin(found: Sharpened, target: float, notes: Sequence[str]) -> dict[str,
 
 
 def _write(data: dict[str, Any], path: Path, console: Console) -> None:
-    from spiritlevel.plain import json_text, written
+    from spiritlevel.results.files import json_text, written
 
     written(json_text(data), path)
     say_written(path, console)

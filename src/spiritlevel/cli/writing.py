@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def check_writable(**paths: Path | None) -> None:
     """Refuse a path that cannot be written to before the work is done, not after."""
-    from spiritlevel.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError
 
     for option, path in paths.items():
         if path is None:

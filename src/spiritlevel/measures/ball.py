@@ -12,14 +12,14 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import scaled
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.operators import scaled
-from spiritlevel.scope import set_apart
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.tensors import gaussian, generator
 
 RADIUS = 0.05  # the rho of sharpness-aware minimization (Foret et al., 2021)
 ADAPTIVE_RADIUS = 0.5  # that of its adaptive form (Kwon et al., 2021)

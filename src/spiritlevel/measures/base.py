@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.doors import one_of
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.minimum import Norm
-from spiritlevel.orbit.problem import Kind
+from spiritlevel.orbit.program import Kind
 
 Invariance = Literal["unit", "layer"]
 INVARIANCES: dict[str, str] = {
@@ -45,7 +47,7 @@ class Measure:
     what it shrinks to over the orbit, where that is known.
     """
 
-    function: Callable[[Instruments], Estimate | dict[str, Estimate]]
+    function: Callable[..., Estimate | dict[str, Estimate]]
     title: str
     family: str = "own"
     invariances: tuple[Invariance, ...] = ()
@@ -56,9 +58,18 @@ class Measure:
     parts: bool = False
     bottom: Bottom | None = None
 
-    def __call__(self, objective: Objective, *, seed: int = 0) -> Estimate:
-        """The measure of one objective."""
-        found = self.function(Instruments(objective, seed=seed))
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What can be chosen about it, with the defaults."""
+        known = list(inspect.signature(self.function).parameters.values())[1:]
+        return {p.name: p.default for p in known}
+
+    def __call__(self, objective: Objective, *, seed: int = 0, **parameters: Any) -> Estimate:
+        """The measure of one objective, with `parameters` of its own."""
+        only_objectives(objective)
+        for name in parameters:
+            one_of(f"the parameter of {self.title.strip()}", name, self.parameters)
+        found = self.function(Instruments(objective, seed=seed), **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title.strip()} is several numbers: use measure()")
         return found

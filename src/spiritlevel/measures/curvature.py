@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
 
 

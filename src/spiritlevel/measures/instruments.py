@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from spiritlevel.compiled import CompileChoice
+from spiritlevel.base.operator import Operator
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import GaussNewtonDiagonal, ggn_diagonal
+from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
+from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.objective import Objective
-from spiritlevel.operators import Operator
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, within

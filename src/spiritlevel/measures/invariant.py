@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.curvature import ggn
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.operators import Operator, scaled
 from spiritlevel.spectral import eigenpairs, probe
 from spiritlevel.spectral.probes import within
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.orbit import OrbitMinimum, minimum
 

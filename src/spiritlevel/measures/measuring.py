@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from spiritlevel.compiled import CompileChoice
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.scope import heard_interrupts
+from spiritlevel.base.version import __version__
+from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.measures.rest import rest
 from spiritlevel.measures.table import Row, Table
-from spiritlevel.objective import Objective
-from spiritlevel.scope import heard_interrupts
-from spiritlevel.version import __version__
+from spiritlevel.objective import Objective, only_objectives
 
 COARSE_ROUNDING = 1e-3
 DOUBTFUL_CHECK = 1e-2
@@ -38,6 +38,7 @@ def measure(
     Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
     error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
     """
+    only_objectives(objective)
     wanted = checked(standard() if names is None else names)
     begin = time.perf_counter()
     instruments = Instruments(

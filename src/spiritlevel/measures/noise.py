@@ -7,14 +7,14 @@ import time
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.progress import bar
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
-from spiritlevel.progress import bar
-from spiritlevel.scope import set_apart
 from spiritlevel.spectral.probes import standard_error
-from spiritlevel.tensors import gaussian, generator
 
 SIGMA = 0.01
 ADAPTIVE_SIGMA = 0.1

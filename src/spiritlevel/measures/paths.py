@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
-from spiritlevel.batches import Batch
-from spiritlevel.diagonals import PIECEWISE_LINEAR
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
+from spiritlevel.curvature.diagonals import PIECEWISE_LINEAR
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
-from spiritlevel.scope import set_apart
-from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
+from spiritlevel.objective.batches import Batch
 
 LINEAR = 1e-5  # relative: how far from additive a network of squares may be
 

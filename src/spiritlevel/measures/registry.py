@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import ball, curvature, invariant, least, noise, paths
 from spiritlevel.measures.base import INVARIANCES, Bottom, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.objective import Objective
 
 DINH = "Dinh et al. (2017)"
 UNIT: tuple[Invariance, ...] = ("unit",)
@@ -134,7 +134,7 @@ def register(
     invariances: Sequence[Invariance] = (),
     reference: str = "",
     cost: str = "",
-) -> Callable[[Callable[[Objective], Any]], Callable[[Objective], Any]]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that makes a function of an Objective a measure: @register("my_measure").
 
     The function returns a number or an Estimate. Every audit holds the declared invariances to the
@@ -148,9 +148,10 @@ def register(
             f"unknown invariance {unknown[0]!r}; there are: {', '.join(INVARIANCES)}"
         )
 
-    def add(function: Callable[[Objective], Any]) -> Callable[[Objective], Any]:
-        def measured(instruments: Instruments) -> Estimate:
-            found = function(instruments.objective)
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def measured(instruments: Instruments, **parameters: Any) -> Estimate:
+            found = function(instruments.objective, **parameters)
             return found if isinstance(found, Estimate) else Estimate(float(found))
 
         MEASURES[name] = Measure(

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spiritlevel.base.operator import Operator
+from spiritlevel.base.spoken import digits
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.operators import Operator
 from spiritlevel.spectral.krylov import Krylov
-from spiritlevel.spoken import digits
-from spiritlevel.tensors import gaussian, generator
 
 STEPS = 12  # products of the Krylov space in which the step is made
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)  # of the largest curvature: from Newton's step to a gradient's

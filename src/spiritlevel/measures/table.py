@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spiritlevel.console import RenderableType, Stack, Text, plain
-from spiritlevel.console import Table as RichTable
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.measures.rest import Rest
-from spiritlevel.plain import csv_text, written
+from spiritlevel.results.files import csv_text, json_text, written
+from spiritlevel.results.terminal import RenderableType, Stack, Text, plain
+from spiritlevel.results.terminal import Table as RichTable
 
 SCHEMA = 1
 
@@ -103,10 +102,7 @@ class Table:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """JSON text, also written to `path` if one is given."""
-        text = json.dumps(self.to_dict(), indent=2)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return written(json_text(self.to_dict()), path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per row, as CSV text, also written to `path` if one is given."""

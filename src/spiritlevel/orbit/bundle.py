@@ -14,10 +14,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from spiritlevel.operators import Operator, scaled
+from spiritlevel.base.operator import Operator, scaled
+from spiritlevel.base.progress import bar
 from spiritlevel.orbit.balance import balance
 from spiritlevel.orbit.cells import Array, Cells
-from spiritlevel.progress import bar
 from spiritlevel.spectral import Eigenpairs, Which, eigenpairs
 
 PAIRS = 4

@@ -9,13 +9,13 @@ import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
-from spiritlevel.operators import Operator, scaled
+from spiritlevel.base.operator import Operator, scaled
+from spiritlevel.base.progress import bar
+from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.orbit.bundle import Looker, minimize_model, signed_model
 from spiritlevel.orbit.cells import Array
-from spiritlevel.orbit.problem import Kind, Problem, Solution, operator_of
-from spiritlevel.progress import bar
+from spiritlevel.orbit.program import Kind, Problem, Solution, operator_of
 from spiritlevel.spectral.probes import standard_error
-from spiritlevel.tensors import generator, rademacher
 
 DENSE = 4000  # parameters, for the whole matrix
 PAIRS = 16

@@ -12,21 +12,21 @@ import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Status, format_error, format_value
+from spiritlevel.base.operator import Operator
+from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
-from spiritlevel.diagonals import GaussNewtonDiagonal, sampled_traces
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Status, format_error, format_value
+from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, sampled_traces
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.operators import Operator
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.orbit.frobenius import least_frobenius
-from spiritlevel.orbit.problem import Kind, Problem, Solution, operator_of, problem_of
-from spiritlevel.scope import set_apart
+from spiritlevel.orbit.program import Kind, Problem, Solution, operator_of, problem_of
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
-from spiritlevel.symmetry.degree import obstacle
+from spiritlevel.symmetry.tracing.degree import obstacle
 
 Norm = Literal["spectral", "trace", "frobenius"]
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known

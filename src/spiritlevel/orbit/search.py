@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, format_value
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, format_value
+from spiritlevel.base.progress import bar
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import generator
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.progress import bar
-from spiritlevel.scope import set_apart
 from spiritlevel.symmetry import Group, symmetries
-from spiritlevel.tensors import generator
 
 AnyMeasure = Callable[[Objective], Any]  # a number or an Estimate
 REACH = 5.0

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, format_value
+from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, format_value
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.search import AnyMeasure, number, search
-from spiritlevel.scope import set_apart
-from spiritlevel.sharpening import Sharpened, sharpen
 from spiritlevel.spectral import eigenvalues, frobenius, trace
 from spiritlevel.symmetry import Certificate, Group, symmetries
+from spiritlevel.witnesses.sharpened import Sharpened, sharpen
 
 Outcome = Literal["reached", "bounded", "not reached"]
 NORMS: dict[str, AnyMeasure] = {

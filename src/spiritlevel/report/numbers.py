@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spiritlevel.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 
 
 def read(data: Mapping[str, Any]) -> Estimate:

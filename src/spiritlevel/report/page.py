@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spiritlevel.plain import json_ready
-from spiritlevel.report.compared import comparison_words
-from spiritlevel.report.measured import table_words
-from spiritlevel.report.statements import claims_words
-from spiritlevel.report.words import audit_words
+from spiritlevel.report.audit import audit_words
+from spiritlevel.report.claims import claims_words
+from spiritlevel.report.comparison import comparison_words
+from spiritlevel.report.table import table_words
+from spiritlevel.results.files import json_ready
 
 
 def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:

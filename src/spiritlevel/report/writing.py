@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spiritlevel.audited import Audit
-from spiritlevel.comparing import Comparison
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.journey import journey
+from spiritlevel.audits.comparison import Comparison
+from spiritlevel.audits.result import Audit
+from spiritlevel.audits.way import journey
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.measures.table import Table
 from spiritlevel.report.page import audit_page, claims_page, comparison_page, table_page
 from spiritlevel.theorems import Claims

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status
-from spiritlevel.operators import Operator
-from spiritlevel.progress import bar
+from spiritlevel.base.doors import number
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import Operator, only_operators
+from spiritlevel.base.progress import bar
+from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.probes import standard_error
-from spiritlevel.tensors import generator, rademacher
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,12 @@ def density(
     `sigma` is the width of the smoothing, 1 % of the range if None. (Golub and Welsch, 1969;
     Ghorbani, Krishnan and Xiao, 2019)
     """
-    if probes < 2:
-        raise SpiritlevelError(f"probes={probes}: a band needs at least 2")
+    only_operators(operator)
+    number("probes", probes, 2, whole=True)  # a band needs two
+    number("steps", steps, 1, whole=True)
+    number("points", points, 1, whole=True)
+    if sigma is not None:
+        number("sigma", sigma, 0)
     begin = time.perf_counter()
     steps = min(steps, operator.size)
     nodes, weights, status = _quadrature(operator, probes, steps, generator(seed))

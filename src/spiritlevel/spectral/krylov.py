@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spiritlevel.operators import SKEW, Operator, not_symmetric
-from spiritlevel.tensors import gaussian
+from spiritlevel.base.operator import SKEW, Operator, not_symmetric
+from spiritlevel.base.tensors import gaussian
 
 ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
 UNDERFLOW = 1e-140

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status
-from spiritlevel.operators import Operator
-from spiritlevel.progress import bar
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import Operator
+from spiritlevel.base.progress import bar
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.spectral.krylov import Krylov, Ritz
 from spiritlevel.spectral.missed import bounds, known
 from spiritlevel.spectral.request import RelativeTo, Request, Which
-from spiritlevel.tensors import gaussian, generator
 
 LEADING = 6
 LOOKS = 20  # a look after every product would cost more than a product that is too many
@@ -86,8 +86,8 @@ def eigenpairs(
     vectors to begin near, half of whose length is made random.
     """
     request = Request(k, which, tol, relative_to)
-    memory = max(4 * request.count, request.count + 24) if memory is None else memory
     request.check(operator, budget, memory)
+    memory = max(4 * request.count, request.count + 24) if memory is None else memory
     begin, draws = time.perf_counter(), generator(seed)
     columns, noise = _start(operator, k, start, draws)
     krylov = Krylov(operator, columns, memory, draws, noise)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.estimate import Estimate, Status
-from spiritlevel.operators import SKEW, Operator, not_symmetric
-from spiritlevel.progress import bar
-from spiritlevel.tensors import gaussian, generator, rademacher
+from spiritlevel.base.doors import number, one_of
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import SKEW, Operator, not_symmetric, only_operators
+from spiritlevel.base.progress import bar
+from spiritlevel.base.tensors import gaussian, generator, rademacher
 
 MIN_PROBES = 24
 EXACT_SIZE = 2 * MIN_PROBES
@@ -111,8 +113,7 @@ def standard_error(samples: Tensor) -> float:
 
 def student(n: int) -> float:
     """Student's t over the normal's, at 95 % and n samples."""
-    z, nu = 1.96, n - 1
-    return 1 + (z**2 + 1) / (4 * nu) + (5 * z**4 + 16 * z**2 + 3) / (96 * nu**2)
+    return float(stdtrit(n - 1, 0.975) / ndtri(0.975))
 
 
 def probe(
@@ -132,6 +133,8 @@ def probe(
     before; where its `images` under A are known, no products are spent on it. A small matrix is
     multiplied with the unit vectors instead: the result is then exact.
     """
+    only_operators(operator)
+    number("budget", budget, whole=True)
     if operator.size <= min(EXACT_SIZE, budget):
         deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
         images = None
@@ -256,8 +259,8 @@ def trace(
     seed: int | torch.Generator = 0,
 ) -> Estimate:
     """tr A by random signs (Hutchinson, 1989), after a sketch of the range for Hutch++."""
-    if method not in ("hutchinson", "hutch++"):
-        raise SpiritlevelError(f'method is {method!r}; choose "hutchinson" or "hutch++"')
+    one_of("method", method, ("hutchinson", "hutch++"))
+    _checked(operator, rtol, budget, sketch)
     draws = generator(seed)
     basis, spent = None, 0
     if method == "hutch++":
@@ -277,12 +280,20 @@ def frobenius(
     seed: int | torch.Generator = 0,
 ) -> Estimate:
     """||A||_F = (E ||Az||^2)^(1/2), after a sketch that takes the leading directions out."""
+    _checked(operator, rtol, budget, sketch)
     draws = generator(seed)
     basis, spent = _sketch(operator, sketch, draws)
     found = probe(
         operator, stop=within(rtol, "frobenius"), budget=budget - spent, deflate=basis, seed=draws
     ).frobenius()
     return _with_cost(found, spent * operator.cost)
+
+
+def _checked(operator: Operator, rtol: float, budget: int, sketch: int) -> None:
+    only_operators(operator)
+    number("rtol", rtol, 0)
+    number("budget", budget, 1, whole=True)
+    number("sketch", sketch, 0, whole=True)
 
 
 @dataclass(frozen=True)
@@ -300,8 +311,9 @@ def diagonal(
     operator: Operator, *, probes: int = 64, sketch: int = 0, seed: int | torch.Generator = 0
 ) -> Diagonal:
     """diag A = E z * Az with random signs (Bekas et al., 2007); exact from `size` probes on."""
-    if probes < 2:
-        raise SpiritlevelError(f"probes={probes}: an error needs at least 2")
+    only_operators(operator)
+    number("probes", probes, 2, whole=True)  # an error needs two
+    number("sketch", sketch, 0, whole=True)
     begin, draws = time.perf_counter(), generator(seed)
     if probes >= operator.size:
         exact = operator.dense().diagonal()

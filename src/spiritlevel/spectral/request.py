@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.operators import Operator
+from spiritlevel.base.doors import number, one_of
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.operator import Operator, only_operators
 
 Which = Literal["largest", "smallest", "magnitude", "both"]
 RelativeTo = Literal["eigenvalue", "norm"]
@@ -42,16 +43,21 @@ class Request:
     def count(self) -> int:
         return self.k if self.which != "both" else 2 * self.k
 
-    def check(self, operator: Operator, budget: int, memory: int) -> None:
-        if budget < 1:
-            raise SpiritlevelError(f"budget={budget}: give at least one product")
-        if not self.tol >= 0:
-            raise SpiritlevelError(f"tol={self.tol}: give a relative error of at least 0")
+    def check(self, operator: Operator, budget: int, memory: int | None) -> None:
+        only_operators(operator)
+        one_of("which", self.which, get_args(Which))
+        one_of("relative_to", self.relative_to, get_args(RelativeTo))
+        number("k", self.k, whole=True)
+        number("budget", budget, 1, whole=True)
+        number("tol", self.tol, 0)
         if self.k < 1 or self.count > operator.size:
             raise SpiritlevelError(
                 f"k={self.k} ({self.which}) asks for {self.count} eigenvalues of a matrix of size "
                 f"{operator.size}"
             )
+        if memory is None:
+            return
+        number("memory", memory, whole=True)
         if memory < (3 * self.k + 3 if self.which == "magnitude" else self.count + self.k + 1):
             raise SpiritlevelError(
                 f"memory={memory} vectors is too little for {self.count} eigenpairs"

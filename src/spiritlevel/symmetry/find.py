@@ -12,23 +12,23 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from spiritlevel import batches as frozen
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.loss import moved
-from spiritlevel.loss.base import call
-from spiritlevel.loss.heads import predictions
-from spiritlevel.module import cast, private_copy, unwrap
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import generator, leaves, map_tensors
 from spiritlevel.objective import Objective
-from spiritlevel.scope import set_apart
-from spiritlevel.symmetry.dead import dead_biases
-from spiritlevel.symmetry.example import guessed
-from spiritlevel.symmetry.forms import WILD, Number, compact
-from spiritlevel.symmetry.graph import Interpreter, Lookup, Predictor, capture, name_of
+from spiritlevel.objective import batches as frozen
+from spiritlevel.objective.loss import moved
+from spiritlevel.objective.loss.base import call
+from spiritlevel.objective.loss.heads import predictions
+from spiritlevel.objective.module import cast, private_copy, unwrap
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
-from spiritlevel.symmetry.parameters import parameter_scales
-from spiritlevel.symmetry.rules import RULES
-from spiritlevel.symmetry.walk import Block, Eps, Scales, Statistics, Walk, arguments
-from spiritlevel.tensors import generator, leaves, map_tensors
+from spiritlevel.symmetry.tracing.dead import dead_biases
+from spiritlevel.symmetry.tracing.equations import WILD, Number, compact
+from spiritlevel.symmetry.tracing.example import guessed
+from spiritlevel.symmetry.tracing.graph import Interpreter, Lookup, Predictor, capture, name_of
+from spiritlevel.symmetry.tracing.parameters import parameter_scales
+from spiritlevel.symmetry.tracing.rules import RULES
+from spiritlevel.symmetry.tracing.state import Block, Eps, Scales, Statistics, Walk, arguments
 
 EXAMPLES = 2  # of the data go into the graph
 # in the order in which they name a generator that passes several

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.errors import ChangedError
-from spiritlevel.loss import Total
+from spiritlevel.base.errors import ChangedError
+from spiritlevel.base.scope import without_tf32
+from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.objective import Objective
-from spiritlevel.premises import sample
-from spiritlevel.scope import without_tf32
-from spiritlevel.tensors import generator, rademacher
+from spiritlevel.objective.loss import Total
+from spiritlevel.objective.premises import sample
 
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative: no proof, but no other network
 OUTLIER = 1e4  # times the usual output: masked with a large number, not predicted

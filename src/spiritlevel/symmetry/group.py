@@ -12,12 +12,12 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensors import flatten
+from spiritlevel.base.tensors import generator as random_generator
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry.gaps import refuse_changed
-from spiritlevel.symmetry.walk import Block
-from spiritlevel.tensors import flatten
-from spiritlevel.tensors import generator as random_generator
+from spiritlevel.symmetry.tracing.state import Block
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.verify import Certificate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from spiritlevel.console import RenderableType, Stack, Table, Text, plain
-from spiritlevel.symmetry.walk import Block, Reason
+from spiritlevel.results.terminal import RenderableType, Stack, Table, Text, plain
+from spiritlevel.symmetry.tracing.state import Block, Reason
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.group import Group

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import generator
 from spiritlevel.objective import Objective
-from spiritlevel.scope import set_apart
-from spiritlevel.symmetry import recurrent
 from spiritlevel.symmetry.find import collected, walked
 from spiritlevel.symmetry.group import Group
-from spiritlevel.symmetry.rules import RULES, Rule, passes
-from spiritlevel.symmetry.walk import Scales, Walk
-from spiritlevel.tensors import generator
+from spiritlevel.symmetry.tracing import recurrent
+from spiritlevel.symmetry.tracing.rules import RULES, Rule, passes
+from spiritlevel.symmetry.tracing.state import Scales, Walk
 
 ODD = frozenset(["tanh", "sin", "asinh", "sinh", "atan", "tan", "erf", "softshrink", "hardshrink"])
 # Rules that hold for negative factors too: sums, products, and what is blocked anyway.

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.module import cast
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import generator, map_tensors
 from spiritlevel.objective import Objective
-from spiritlevel.scope import set_apart
+from spiritlevel.objective.module import cast
 from spiritlevel.symmetry.find import predictor_of, walked
-from spiritlevel.symmetry.forms import WILD, ZERO, compact
 from spiritlevel.symmetry.gaps import same
-from spiritlevel.symmetry.labels import lookup
+from spiritlevel.symmetry.tracing.equations import WILD, ZERO, compact
+from spiritlevel.symmetry.tracing.labels import lookup
+from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk
 from spiritlevel.symmetry.verify import verify
-from spiritlevel.symmetry.walk import Heads, Scales, Walk
-from spiritlevel.tensors import generator, map_tensors
 
 MOST_SPLIT = 64  # units of a set that is split into its interchangeable parts
 SAME = 1e-5  # relative: models may round to float32 inside

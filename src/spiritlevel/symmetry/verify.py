@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spiritlevel.batches import Batch, divisible, examples
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.premises import taken
-from spiritlevel.scope import set_apart
+from spiritlevel.objective.batches import Batch, divisible, examples
+from spiritlevel.objective.premises import taken
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
-from spiritlevel.tensors import gaussian, generator, leaves, map_tensors
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.group import EpsScale, Group

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.progress import bar
+from spiritlevel.base.scope import heard_interrupts, set_apart
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.progress import bar
-from spiritlevel.scope import heard_interrupts, set_apart
 from spiritlevel.theorems.base import Claim, Claims, Outcome, Result
 from spiritlevel.theorems.coordinates import COORDINATES
 from spiritlevel.theorems.fitting import FITTING

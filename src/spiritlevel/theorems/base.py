@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from spiritlevel.console import RenderableType, Stack, Table, Text, plain
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.version import __version__
+from spiritlevel.results.files import json_text, written
+from spiritlevel.results.terminal import RenderableType, Stack, Table, Text, plain
 from spiritlevel.theorems.setting import Setting
-from spiritlevel.version import __version__
 
 SCHEMA = 2
 NAMES = {"hessian": "Hessian", "lipschitz": "Lipschitz"}  # of people: with a capital
@@ -114,7 +115,9 @@ class Claims:
         for result in self.results:
             if result.name == name:
                 return result
-        raise KeyError(name)
+        raise SpiritlevelError(
+            f"no claim {name!r}; there are: {', '.join(result.name for result in self.results)}"
+        )
 
     @property
     def holds(self) -> bool:
@@ -134,10 +137,7 @@ class Claims:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The results as JSON text, written to `path` too if one is given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return written(json_text(self.to_dict()), path)
 
     def __str__(self) -> str:
         return plain(self.__rich__())

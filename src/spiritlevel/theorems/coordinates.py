@@ -15,9 +15,11 @@ from scipy.stats import ks_2samp
 from torch import Tensor, nn
 from torch.distributions import Independent, LogNormal, MultivariateNormal
 
-from spiritlevel.curvature import hessian
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.inputs import (
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import kept_rng
+from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.coordinates import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
+from spiritlevel.coordinates.inputs import (
     FIXED,
     MOVING,
     Laws,
@@ -28,10 +30,8 @@ from spiritlevel.inputs import (
     ranked,
     represent,
 )
+from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
-from spiritlevel.reparam import HessianLaw, Power, Radial, Reranked, hessian_law, rerank
-from spiritlevel.scope import kept_rng
-from spiritlevel.tensors import gaussian, generator
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness
 from spiritlevel.theorems.setting import Setting, loss_gap, moved_off

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.curvature import hessian
-from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.tensors import gaussian, generator
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness
 from spiritlevel.theorems.setting import Setting

@@ -12,13 +12,13 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor, nn
 
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.operator import Operator, scaled
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.curvature import ggn, hessian
-from spiritlevel.errors import SpiritlevelError
 from spiritlevel.objective import Objective
-from spiritlevel.operators import Operator, scaled
 from spiritlevel.orbit import minimum
 from spiritlevel.spectral import diagonal, eigenpairs
-from spiritlevel.tensors import gaussian, generator
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness, within
 from spiritlevel.theorems.setting import Setting, apart

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spiritlevel.default import digits, trained_net
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.objective import Objective
+from spiritlevel.objective.default import digits, trained_net
 from spiritlevel.symmetry import Group, symmetries, verify
-from spiritlevel.tensors import gaussian, generator
 
 FEW = 64  # examples, where the whole Hessian is needed
 MINIMA = 3

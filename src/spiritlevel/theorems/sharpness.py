@@ -7,16 +7,16 @@ import math
 import torch
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.curvature import hessian
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.lipschitz import Lipschitz, lipschitz
 from spiritlevel.objective import Objective
-from spiritlevel.sharpening import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.theorems import figures
 from spiritlevel.theorems.base import Claim, Outcome, Witness, within
 from spiritlevel.theorems.setting import Setting, apart
-from spiritlevel.volume import InfiniteVolume, infinite_volume, worst_in_box
+from spiritlevel.witnesses.sharpened import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
+from spiritlevel.witnesses.slopes import Lipschitz, lipschitz
+from spiritlevel.witnesses.volume import InfiniteVolume, infinite_volume, worst_in_box
 
 TARGETS = (1e2, 1e3, 1e4, 1e5, 1e6)
 MANY = 1e3

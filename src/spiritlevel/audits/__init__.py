@@ -1,0 +1,1 @@
+"""Measures against symmetries: audits of one network, comparisons of several."""

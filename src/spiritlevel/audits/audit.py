@@ -1,0 +1,318 @@
+"""Which numbers mean something for this network, and which only for its coordinates."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spiritlevel.audits.result import Audit, Row
+from spiritlevel.audits.verdicts import ALIKE, Infimum, Outcome, below, judge, least_seen
+from spiritlevel.base.errors import ChangedError, SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.operator import scaled
+from spiritlevel.base.progress import bar
+from spiritlevel.base.scope import heard_interrupts, set_apart
+from spiritlevel.base.version import __version__
+from spiritlevel.measures.base import Measure
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.registry import MEASURES, checked
+from spiritlevel.measures.rest import rest
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.orbit import OrbitMinimum
+from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+from spiritlevel.symmetry.tracing.degree import multilinear
+from spiritlevel.witnesses.sharpened import sharpen
+
+DEFAULT = (
+    "loss",
+    "hessian_spectral",
+    "hessian_trace",
+    "hessian_frobenius",
+    "keskar",
+    "expected_sharpness",
+    "layer_minimum",
+    "adaptive_spectral",
+    "fisher_rao",
+    "path_norm",
+    "orbit_trace",
+    "orbit_spectral",
+)
+FAR = 1e-2  # relative: predictions that an eps changes by more are not those of one network
+SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
+PROBES = 64  # of a value that seems to refute a bound
+# What moved a million times needs no third digit
+ELSEWHERE = {"tol": 1e-2, "rtol": 0.3, "budget": 40, "least_probes": 8}
+
+
+@set_apart()
+def audit(
+    objective: Objective,
+    measures: Sequence[str] = DEFAULT,
+    *,
+    strength: float = 1.0,
+    seed: int = 0,
+    tol: float = 1e-3,
+    rtol: float = 0.1,
+    budget: int = 200,
+    group: Group | None = None,
+) -> Audit:
+    """Measure a network at several points that compute the same function, and compare.
+
+    The points are the given one, the balanced one (least trace), the flattest one (least
+    Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
+    and one sharpened on purpose. That predictions stay is proved for each before anything is
+    measured. A measure that promises to be invariant and moves is a bug. `tol`, `rtol` and `budget`
+    are those of `measure`, at the given point; elsewhere the numbers are rougher. Interrupted, it
+    returns the rows that are done.
+    """
+    only_objectives(objective)
+    names = checked(measures, single=True)
+    if not strength > 0:
+        raise SpiritlevelError(f"strength={strength}: give a positive number")
+    begin = time.perf_counter()
+    group = symmetries(objective) if group is None else group
+    ends = [name for name in names if MEASURES[name].shares == "extremes"]
+    both_ends = any(name != "hessian_spectral" for name in ends)
+    here = {"tol": tol, "rtol": rtol, "budget": budget}
+    work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
+    work.find_points(names)
+    found_points = time.perf_counter()
+    rows, interrupted = _rows(work, names)
+    standing = None if interrupted else rest(work.here)
+    work.products += 0 if standing is None else standing.products
+    provenance = {
+        "examples": objective.examples,
+        "parameters": objective.size,
+        "dtype": str(objective.dtype).removeprefix("torch."),
+        "device": str(objective.device),
+        "seed": seed,
+        "strength": strength,
+        "products": work.products,
+        "seconds": time.perf_counter() - begin,
+        "seconds_for_points": found_points - begin,
+        "notes": work.notes,
+        "interrupted": interrupted,
+        "versions": {"spiritlevel": __version__, "torch": torch.__version__},
+    }
+    return Audit(
+        tuple(rows), objective, group, work.elements, work.certificates, provenance, standing
+    )
+
+
+Way = tuple[Tensor, Certificate | None]  # an element, and its certificate where there is one
+
+
+def _bottom(found: OrbitMinimum) -> Way:
+    return found.log_scales, found.certificate
+
+
+@dataclass
+class _Work:
+    """One audit while it is made."""
+
+    objective: Objective
+    group: Group
+    seed: int
+    strength: float
+    both_ends: bool
+    accuracy: dict[str, Any]
+    elements: dict[str, Tensor] = field(default_factory=dict)
+    points: dict[str, Instruments] = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    products: float = 0.0
+
+    @property
+    def here(self) -> Instruments:
+        return self.points["here"]
+
+    def find_points(self, names: list[str]) -> None:
+        """Elements of the group, each with the proof that predictions stay."""
+        base, group = self.objective, self.group
+        self.points["here"] = Instruments(base, **self.accuracy, **self.settings)
+        ways: dict[str, Callable[[], Way]] = {
+            "moved": lambda: (group.random(self.seed, self.strength), None),
+            "sharpened": self._sharpened,
+            "balanced": lambda: _bottom(self.here.least_trace),
+        }
+        if any(MEASURES[name].invariances == ("layer",) for name in names):
+            layers = group.layerwise()
+            random = layers.random(self.seed, self.strength)
+            ways["layers"] = lambda: (group.of_layers(random), None)
+        if "orbit_spectral" in names:
+            ways["flattest"] = lambda: _bottom(self.here.least_norm)
+        for name, way in ways.items() if group.dim else ():
+            try:
+                element, certificate = way()
+                twin = group.apply(base, element)
+            except ChangedError:
+                raise
+            except SpiritlevelError as error:
+                self.notes.append(f"not {name}: {error}")
+                continue
+            certificate = certificate or verify(base, twin, group=group).require()
+            if certificate.relative > FAR:
+                size = f"{certificate.relative:.0e}"
+                self.notes.append(f"not {name}: the eps of norms changes predictions by {size}")
+                continue
+            self.certificates[name] = certificate
+            self.elements[name] = element
+            self.points[name] = self._there(twin, element, certificate)
+
+    def _sharpened(self) -> Way:
+        found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
+        return self.group.of_layers(found.element), found.certificate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        # compiling once for every point would take longer than the products do
+        return {
+            "seed": self.seed,
+            "group": self.group,
+            "compile": False,
+            "both_ends": self.both_ends,
+        }
+
+    def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:
+        """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
+        budget = min(ELSEWHERE["budget"], self.accuracy["budget"])
+        found = Instruments(twin, **{**ELSEWHERE, "budget": budget}, **self.settings)
+        if certificate.verdict != "exact":  # then the law does not hold either
+            return found
+        scales = 1 / self.group.flat_factors(element, self.objective.shapes)
+        found.share(
+            hessian=lambda: scaled(self.here.hessian, scales),
+            diagonal=lambda: self.here.diagonal.scaled(scales),
+        )
+        return found
+
+    def places(self, measure: Measure) -> list[str]:
+        """Where a measure is made: where it should stay, or where it is small and where large."""
+        if measure.promises("unit") and measure.family in ("orbit", "curvature"):
+            wanted = ["here", "moved"]  # many products each
+        elif measure.promises("unit"):
+            wanted = ["here", "moved", "sharpened"]
+        elif measure.promises("layer"):
+            wanted = ["here", "moved", "layers", "sharpened"]
+        elif measure.shares == "extremes":
+            wanted = ["here", "balanced", "flattest", "sharpened"]
+        else:
+            wanted = ["here", "balanced", "sharpened"]
+        return [name for name in wanted if name in self.points]
+
+
+def _rows(work: _Work, names: list[str]) -> tuple[list[Row], str | None]:
+    """Every measure at its points; what this objective does not have is left out, and said."""
+    rows: list[Row] = []
+    total = sum(len(work.places(MEASURES[name])) for name in names)
+    with bar(total, "audit") as progress, heard_interrupts() as heard:
+        try:
+            for name in names:
+                progress.set_postfix_str(name)
+                try:
+                    row = _row(work, name, progress.update)
+                except SpiritlevelError as error:
+                    work.notes.append(f"no {name}: {error}")
+                    continue
+                except (ArithmeticError, RuntimeError) as error:  # one bad row is not the audit
+                    work.notes.append(f"no {name}: {type(error).__name__}: {error}")
+                    continue
+                if heard:  # something inside kept what it had: that row is not done
+                    raise KeyboardInterrupt
+                rows.append(row)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            return rows, f"{len(rows)} of {len(names)} rows were done"
+    return rows, None
+
+
+def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
+    measure = MEASURES[name]
+    values: dict[str, Estimate] = {}
+    for place, found in _estimates(work, measure):
+        values[place] = found
+        tick()
+    alike = ALIKE[work.objective.dtype]
+    apart = [c.relative for c in work.certificates.values() if c.verdict == "approximate"]
+    outcome = judge(measure, values, alike, bool(apart))
+    infimum = _infimum(work, measure, values)
+    if infimum.refuted:
+        outcome = Outcome.REFUTED
+        work.notes.append(
+            f"{name} at the point {infimum.refuted} is below {infimum.lower_bound:.6g}, which was "
+            "to be the least: an error of spiritlevel's; please report it"
+        )
+    title, promised = measure.title.strip(), measure.promises("unit")
+    worst = max(apart, default=0.0)
+    return Row(name, title, measure.family, values, infimum, promised, outcome, worst)
+
+
+def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:
+    for place in work.places(measure):
+        instruments = work.points[place]
+        shared = bool(measure.shares) and instruments.used(measure.shares)
+        found = measure.function(instruments)
+        assert isinstance(found, Estimate)
+        work.products += 0.0 if shared else found.matvecs
+        yield place, found
+
+
+def _infimum(work: _Work, measure: Measure, values: dict[str, Estimate]) -> Infimum:
+    """The least value over the orbit: proved where there is a proof, else the least one seen."""
+    bottom = measure.bottom
+    matrix = None if bottom is None or bottom.order else bottom.matrix
+    point = least_seen(values)
+    seen = Infimum(values[point].value, None, False, matrix, point)
+    least = _proof(work, measure)
+    if least is None or least.status is not Status.CONVERGED or least.lower_bound is None:
+        return seen
+    bound, by_definition = least.lower_bound, measure.promises("unit")
+    if not math.isfinite(bound) or (least.divided_out and not by_definition):
+        return seen
+    refuted = _refuted(work, measure, bound, values)
+    if refuted is None:
+        return Infimum(least.value, bound, True, matrix, "here" if by_definition else "balanced")
+    return Infimum(seen.value, bound, False, matrix, point, refuted)
+
+
+def _refuted(
+    work: _Work, measure: Measure, bound: float, values: dict[str, Estimate]
+) -> str | None:
+    """A point whose value lies below a bound, also when it is measured a second time."""
+    alike = ALIKE[work.objective.dtype]
+    assert measure.bottom is not None
+    if measure.bottom.norm == "spectral":  # of a psd matrix: its trace is no less than its norm
+        trace = Estimate(work.here.least_trace.value)
+        if below(bound, {"balanced": trace}, alike):
+            return "balanced"
+    point = below(bound, values, alike)
+    if point is None:
+        return None
+    # by chance one in a hundred does: other draws, and more of them
+    settings = {**work.settings, "seed": work.seed + 1, "least_probes": PROBES}
+    again = Instruments(work.points[point].objective, **work.accuracy, **settings)
+    found = measure.function(again)
+    assert isinstance(found, Estimate)
+    work.products += found.matvecs
+    return below(bound, {point: found}, alike)
+
+
+def _proof(work: _Work, measure: Measure) -> OrbitMinimum | None:
+    """The orbit minimum that a measure shrinks to, where it is known."""
+    bottom = measure.bottom
+    if bottom is None or bottom.order or not work.group.dim or not work.here.used("diagonal"):
+        return None
+    if bottom.norm == "spectral":
+        return work.here.least_norm if bottom.matrix == "ggn" else None
+    if bottom.norm != "trace":
+        return None
+    # for such nets the trace of the Hessian is that of the Gauss-Newton matrix
+    known = bottom.matrix == "ggn" or multilinear(work.objective)
+    return work.here.least_trace if known else None

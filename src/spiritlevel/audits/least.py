@@ -1,0 +1,109 @@
+"""What is left of a measure at the bottom of an orbit: an interval, or why it is not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from spiritlevel.audits.verdicts import ALIKE, SURE
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.measures.base import Bottom
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.orbit import OrbitMinimum, minimum
+from spiritlevel.orbit.minimum import Norm
+from spiritlevel.orbit.program import Kind
+
+TOL = 2e-3  # of the least norms of the Hessian
+SLACK = 3  # tolerances by which a search that came to rest may lie above the minimum
+DOMINANT = 0.5  # of the largest eigenvalue: a smallest one that is surely not the norm
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The least value over an orbit as it was found, and two ends between which it lies."""
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Interval:
+        return Interval(factor * self.value, factor * self.low, factor * self.high)
+
+
+@dataclass
+class Bottoms:
+    """The orbit minima of one network, each made once."""
+
+    instruments: Instruments
+    found: dict[tuple[Norm, Kind], OrbitMinimum] = field(default_factory=dict)
+
+    def interval(self, bottom: Bottom, here: Estimate) -> Interval:
+        """Where the least value of a measure lies, given its value here.
+
+        Raises an error where that is not known: for what is divided out, and for traces of Hessians
+        that are no sums of exponentials.
+        """
+        least = self.minimum(bottom.norm, bottom.matrix)
+        if least.divided_out:
+            raise SpiritlevelError(
+                f"{len(least.divided_out)} one-sided rescalings send curvature to zero, so that "
+                "the least value is not attained"
+            )
+        ends = bracket(least, ALIKE[self.instruments.objective.dtype])
+        if bottom.signed and not self._dominates(least):
+            ends = replace(ends, low=0.0)  # no norm is below its largest eigenvalue
+        ends = ends.scaled(bottom.factor(self.instruments.objective))
+        if bottom.order is None and ends.low > here.value + SURE * here.error:
+            raise SpiritlevelError(
+                f"the least value {ends.low:.6g} lies above the value {here.value:.6g} here: an "
+                "error of spiritlevel's; please report it"
+            )
+        return ends
+
+    def minimum(self, norm: Norm, matrix: Kind) -> OrbitMinimum:
+        key = norm, matrix
+        if key not in self.found:
+            self.found[key] = self._minimum(norm, matrix)
+        return self.found[key]
+
+    def _minimum(self, norm: Norm, matrix: Kind) -> OrbitMinimum:
+        tools = self.instruments
+        if matrix == "ggn" and norm != "frobenius":
+            return tools.least_trace if norm == "trace" else tools.least_norm
+        return minimum(
+            tools.objective,
+            tools.group,
+            norm=norm,
+            operator=matrix,
+            tol=TOL,
+            seed=tools.seed,
+            diagonal=tools.diagonal,
+        )
+
+    def _dominates(self, least: OrbitMinimum) -> bool:
+        """Whether the largest eigenvalue is the norm where that is least, and none is near it."""
+        there = Instruments(least.objective, seed=self.instruments.seed, compile=False)
+        ends = [e.value for e in there.extremes.values]
+        return -min(ends) <= DOMINANT * max(ends)
+
+
+def bracket(least: OrbitMinimum, alike: float) -> Interval:
+    """The ends between which an orbit minimum lies.
+
+    Norms of the Hessian have no rigorous lower bound. log ||D H D|| is convex, so its minimum lies
+    below a point at rest by at most |subgradient| |distance|: with a distance of one per generator,
+    in the root mean square, several times what brute force finds on hundreds of networks.
+    """
+    noise = SURE * (least.stderr or 0.0) + alike * least.value
+    if least.lower_bound is not None:
+        if not least.lower_bound <= least.value:  # a NaN has no bound
+            raise SpiritlevelError("the bound of the least value is not finite or lies above it")
+        return Interval(least.value, least.lower_bound - noise, least.value + noise)
+    if not math.isfinite(least.value):
+        raise SpiritlevelError("the least value is not finite")
+    high = least.value * (1 + TOL) + noise
+    if least.status is not Status.CONVERGED:
+        return Interval(least.value, 0.0, high)
+    slack = SLACK * TOL + math.sqrt(len(least.log_scales)) * least.balance
+    return Interval(least.value, max(least.value * (1 - slack) - noise, 0.0), high)

@@ -1,0 +1,329 @@
+"""The result of an audit: rows with verdicts, in the terminal, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spiritlevel.audits.verdicts import ERRORS, Infimum, Outcome, spread
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.base.spoken import digits, share, times
+from spiritlevel.measures.rest import Rest, Standing
+from spiritlevel.objective import Objective
+from spiritlevel.orbit.program import Kind
+from spiritlevel.results.files import csv_text, json_text, written
+from spiritlevel.results.terminal import RenderableType, Stack, Table, Text, plain
+from spiritlevel.symmetry import Certificate, Group
+
+SCHEMA = 3
+MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss-Newton matrix"}
+STAYED = (Outcome.INVARIANT, Outcome.PROMISED, Outcome.VAGUE, Outcome.STILL)
+SLIGHT = 0.01  # a share that is not worth speaking of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure at several points that are one network, and what follows.
+
+    `apart` is the largest relative change of a prediction at these points where an eps changes
+    them, else zero.
+    """
+
+    name: str
+    title: str
+    family: str
+    values: dict[str, Estimate]
+    infimum: Infimum
+    promised: bool
+    outcome: Outcome
+    apart: float = 0.0
+
+    @property
+    def here(self) -> Estimate:
+        return self.values["here"]
+
+    @property
+    def moved(self) -> bool:
+        return self.outcome not in STAYED
+
+    @property
+    def factor(self) -> float:
+        """The largest over the smallest value, in magnitude."""
+        return spread(self.values.values())
+
+    @property
+    def largest_at(self) -> str:
+        """The point of the largest value."""
+        return max(self.values, key=lambda p: _or_least(self.values[p].value))
+
+    @property
+    def largest(self) -> float:
+        return self.values[self.largest_at].value
+
+    @property
+    def bug(self) -> bool:
+        return self.outcome in ERRORS
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        return _sentence(self) + self._equality
+
+    @property
+    def short(self) -> str:
+        """The verdict as far as a narrow column holds it; the summary says the rest."""
+        if self.outcome is Outcome.UNITS:
+            return f"x {times(self.factor)} by units"
+        return _sentence(self)
+
+    @property
+    def _equality(self) -> str:
+        if self.outcome not in (Outcome.MOVED, Outcome.TURNED):
+            return ""
+        how = f"predictions equal to {self.apart:.0e}" if self.apart else "identical predictions"
+        return f" with {how}"
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Title, value here, least on the orbit, largest reached and verdict, as text."""
+        e, least = self.here, self.infimum
+        value = format_value(e.value, max(e.error, 0.01 * abs(e.value)))
+        if e.status is Status.LOWER_BOUND:
+            value = f"≥ {value}"
+        elif e.error > 1e-3 * abs(e.value):
+            value += f" ± {format_error(e.error)}"
+        if not self.moved:
+            return self.title, value, "", "", self.text
+        # the least of some searched maxima bounds nothing
+        sign = "" if least.proved else "~ " if e.status is Status.LOWER_BOUND else "≤ "
+        return self.title, value, sign + digits(least.value), digits(self.largest), self.short
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "family": self.family,
+            "here": self.here.to_dict(),
+            "values": {p: e.to_dict() for p, e in self.values.items()},
+            "infimum": vars(self.infimum).copy(),
+            "largest": self.largest,
+            "largest_at": self.largest_at,
+            "factor": self.factor,
+            "promised": self.promised,
+            "moved": self.moved,
+            "outcome": self.outcome.value,
+            "verdict": self.text,
+        }
+
+
+def _surely(row: Row) -> float:
+    """The least value, if it is not proved with its error, and never above the value here."""
+    least, point = row.infimum, row.infimum.point
+    if least.proved or point not in row.values:
+        return least.value
+    return min(row.values[point].value + 2 * row.values[point].error, row.here.value)
+
+
+def _or_least(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _sentence(row: Row) -> str:
+    """What became of a measure, in words."""
+    finite = [e.value for e in row.values.values() if math.isfinite(e.value)] or [math.nan]
+    way = f"from {digits(min(finite))} to {digits(max(finite))}"
+    wild = [p for p, e in row.values.items() if not math.isfinite(e.value)]
+    moved = f"moved x {times(row.factor)}" if math.isfinite(row.factor) else f"moved {way}"
+    # how far that is was our choice
+    purpose = " on purpose" if row.largest_at == "sharpened" else ""
+    return {
+        Outcome.INVARIANT: "invariant",
+        Outcome.PROMISED: "invariant by promise",
+        Outcome.NEARLY: f"approximately invariant (eps of norms, {row.factor - 1:.0e})",
+        Outcome.VAGUE: "undecided: too uncertain",
+        Outcome.STILL: "did not move here",
+        Outcome.MOVED: moved + purpose,
+        Outcome.UNITS: f"{moved} by units, not by layers",
+        Outcome.TURNED: f"changed sign, {way}",
+        Outcome.OVERFLOW: f"overflows at the point {', '.join(wild[:1])}",
+        Outcome.BROKEN: "declared invariant but moved: a bug",
+        Outcome.LAYERS_BROKEN: "declared invariant by layers but moved: a bug",
+        Outcome.REFUTED: f"below its proved bound at the point {row.infimum.refuted}: a bug",
+    }[row.outcome]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a reader can use: one measure as trained, and with the rescalings taken away."""
+
+    name: str
+    title: str
+    matrix: Kind
+    here: float
+    least: float
+    proved: bool
+    dim: int
+
+    @property
+    def part(self) -> float:
+        """The part of the value that was coordinates: if nothing is proved, at least that."""
+        return 1 - self.least / self.here
+
+    @property
+    def subject(self) -> str:
+        """With the name of its matrix."""
+        return f"Sharpness ({self.title} of {MATRICES[self.matrix]})"
+
+    @property
+    def left(self) -> str:
+        """What is left, in words."""
+        rescalings = f"{self.dim:,} rescalings are" if self.dim > 1 else "one rescaling is"
+        if self.part < SLIGHT:
+            known = "is the least" if self.proved else "was the least that was found"
+            return f"and that {known} when {rescalings} taken away"
+        least, part = digits(self.least), share(self.part)
+        if not self.proved:
+            least, part = f"at most {least}", f"at least {part}"
+        return f"{least} when {rescalings} taken away: {part} of it was coordinates"
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {digits(self.here)} as trained, {self.left}."
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "part": self.part, "subject": self.subject, "left": self.left}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Measures against symmetries: what moved while the predictions did not.
+
+    `elements` are the log-scales that lead from the objective to each of the other points.
+    """
+
+    rows: tuple[Row, ...]
+    objective: Objective
+    group: Group
+    elements: dict[str, Tensor]
+    certificates: dict[str, Certificate]
+    provenance: dict[str, Any]
+    rest: Rest | None = None
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise SpiritlevelError(
+            f"no row {name!r}; there are: {', '.join(row.name for row in self.rows)}"
+        )
+
+    @property
+    def worst(self) -> float:
+        """The largest change of a prediction at any of the points, relative."""
+        return max((c.relative for c in self.certificates.values()), default=0.0)
+
+    @property
+    def head(self) -> Head | None:
+        """The first measure of curvature that moved, as trained and as it may be."""
+        for row in self.rows:
+            here, least = row.here.value, _surely(row)
+            known = math.isfinite(here) and math.isfinite(least) and 0 < least <= here
+            if row.outcome is Outcome.MOVED and row.infimum.matrix and known:
+                found = (row.name, row.title, row.infimum.matrix, here, least, row.infimum.proved)
+                return Head(*found, self.group.dim)
+        return None
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        moved = [row for row in self.rows if row.moved and not row.promised]
+        if any(row.outcome is Outcome.REFUTED for row in self.rows):
+            return "A value lies below a bound that is proved: an error of spiritlevel's, a bug."
+        if any(row.bug for row in self.rows):
+            return "A measure that promises to be invariant moved: a bug."
+        if not self.group.dim:
+            return "No rescaling keeps the predictions of this network: there is nothing to move."
+        if not moved:
+            return "Nothing that was measured moves along the rescalings of this network."
+        if self.head is not None:
+            return str(self.head)
+        row = moved[0]
+        return f"The {row.title} is {digits(row.here.value)} as trained and {row.text}."
+
+    def __str__(self) -> str:
+        return plain(self.__rich__())
+
+    def __rich__(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("measure", no_wrap=True)
+        for column in ("here", "least", "largest"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("verdict")
+        for row in self.rows:
+            style = "bold red" if row.bug else "green" if not row.moved else "red"
+            *cells, text = row.cells()
+            table.add_row(*cells, Text(text, style=style))
+        top = []
+        if self.rest is not None:
+            calm = self.rest.standing in (Standing.MINIMUM, Standing.FLAT)
+            top = [Text(self.rest.text, style="" if calm else "bold yellow"), Text()]
+        words = [Text(self.headline, style="bold"), *(Text(t) for t in self.lines())]
+        return Stack(*top, table, Text(), *words)
+
+    def lines(self) -> list[str]:
+        """What was done and how well it is known, in words."""
+        p = self.provenance
+        cost = f"seed {p['seed']}, {p['products']:.0f} products, {p['seconds']:.0f} s"
+        versions = ", ".join(f"{name} {version}" for name, version in p["versions"].items())
+        last = [*p["notes"], f"{cost}, {versions}"]
+        if p["interrupted"]:
+            last.insert(0, f"interrupted: {p['interrupted']}")
+        if not self.group.dim:
+            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocks))
+            blocks = blocks or "parameters that are not chosen"
+            return [f"(Rescalings are blocked by {blocks}.)", *last]
+        kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
+        sharp = ""
+        if "sharpened" in self.elements:
+            sharp = ", one of them sharpened on purpose to an eigenvalue of 1e6"
+        size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
+        return [
+            f"Predictions are {size} on {p['examples']} examples and on random inputs, at "
+            f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
+            "least: over all such networks, proved; ≤ the least that was measured at these points. "
+            f"largest: of these points{sharp}.",
+            *last,
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; see the README for the schema."""
+        blocked = [{"by": str(b), "parameters": list(b.parameters)} for b in self.group.blocks]
+        return {
+            "schema": SCHEMA,
+            "headline": self.headline,
+            "head": None if self.head is None else self.head.to_dict(),
+            "rest": None if self.rest is None else self.rest.to_dict(),
+            "rows": [row.to_dict() for row in self.rows],
+            "group": {"dim": self.group.dim, "kinds": self.group.kinds, "blocked": blocked},
+            "certificates": {
+                p: {"verdict": c.verdict, "relative": c.relative, "absolute": c.absolute}
+                for p, c in self.certificates.items()
+            },
+            "provenance": dict(self.provenance),
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        return written(json_text(self.to_dict()), path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line per measure."""
+        rows = []
+        for r in self.rows:
+            e, i = r.here, r.infimum
+            numbers = [e.value, e.error, e.status.value, i.value, i.proved, i.matrix or ""]
+            rows.append([r.name, r.family, *numbers, r.largest, r.factor, r.moved, r.text])
+        head = "name family here error status least proved matrix largest factor moved verdict"
+        return written(csv_text(head, rows), path)

@@ -1,0 +1,246 @@
+"""The Gauss-Newton diagonal, from a backward pass per output instead of a product per parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import flatten, generator, map_tensors, rademacher
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import batches as frozen
+from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.loss.bends import combined, matrix, root
+
+MOST_OUTPUTS = 128  # of one example
+CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
+DRAWS = 16  # of a sampled diagonal, over all batches
+PRODUCTS = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "addmm", "mm"}
+PIECEWISE_LINEAR = PRODUCTS | set(
+    "relu relu_ leaky_relu leaky_relu_ batch_norm dropout dropout2d max_pool1d max_pool2d "
+    "max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_avg_pool3d flatten view reshape permute transpose contiguous squeeze unsqueeze cat "
+    "stack add add_ __add__ __iadd__ __radd__ sum mean pad __getitem__ __get__ size dim numel "
+    "__len__ chunk split clone to float double is_floating_point".split()
+)
+NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
+
+
+@dataclass(frozen=True)
+class GaussNewtonDiagonal:
+    """diag(G) in float64, exactly or from random draws (then it is unbiased)."""
+
+    values: Tensor
+    exact: bool
+
+    def scaled(self, factors: Tensor) -> GaussNewtonDiagonal:
+        """That of diag(d) G diag(d)."""
+        return replace(self, values=self.values * factors.to(self.values) ** 2)
+
+
+@set_apart()
+def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
+    """diag(G) = (1/n) sum_i sum_c (S_i' J_i)_cp^2 with grad_f^2 l_i = S_i S_i'.
+
+    Exactly, or with random combinations of the columns of S_i where outputs are many. For nets that
+    are piecewise linear in each parameter it is the diagonal of the Hessian too. That the loss is
+    convex in the outputs is seen on all the data.
+    """
+    only_objectives(objective)
+    loss = objective.loss
+    if not objective.separable and objective.mode == "train":
+        raise SpiritlevelError(
+            "in train mode the examples of a batch depend on each other (BatchNorm, dropout): the "
+            'Gauss-Newton matrix has no diagonal example by example; use mode="eval"'
+        )
+    if not objective.separable or loss.on_outputs is None:
+        raise SpiritlevelError(
+            "the Gauss-Newton diagonal needs a loss that is a sum over examples, of outputs and "
+            "targets: give batches (x, y) and loss(outputs, y)"
+        )
+    outputs = _outputs(objective)
+    if outputs > MOST_OUTPUTS and loss.strength is None:
+        raise SpiritlevelError(
+            f"the Gauss-Newton diagonal of {outputs} outputs per example needs a loss of known "
+            "form: cross_entropy, binary_cross_entropy_with_logits, mse_loss or nll_loss"
+        )
+    exact = outputs <= MOST_OUTPUTS
+    found = _exact(objective, outputs) if exact else _sampled(objective)
+    if not bool(found.isfinite().all()):
+        raise SpiritlevelError(
+            "the diagonal of the Gauss-Newton matrix is not finite: a prediction or its derivative "
+            f"overflows in {objective.dtype}; try dtype=torch.float64"
+        )
+    return GaussNewtonDiagonal(found, exact)
+
+
+def _exact(objective: Objective, outputs: int) -> Tensor:
+    room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
+    at_once = max(room // (outputs * objective.size), 1)
+    shape = _Curvature()
+
+    def squares(batch: Batch) -> Tensor:
+        total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
+        for start in range(0, frozen.examples(batch), at_once):
+            piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
+            total += _squares(objective, piece, _roots(objective, piece, shape))
+        return total
+
+    with objective.smooth():
+        found = objective.mean(squares)
+    shape.refuse()
+    return found
+
+
+@dataclass
+class _Curvature:
+    """The range of the loss's curvature in the outputs, over all the data."""
+
+    least: float = 0.0
+    largest: float = 0.0
+    usual: float | None = None  # where outputs are smaller: the size of what rounds
+    slope: float = 0.0
+
+    def see(self, values: Tensor, usual: Tensor | None = None, slope: float = 0.0) -> None:
+        if not bool(values.isfinite().all()):
+            raise SpiritlevelError("the loss has a second derivative that is not finite")
+        self.least = min(self.least, float(values.min()))
+        self.largest = max(self.largest, float(values.max()))
+        if usual is not None and len(usual):
+            self.usual = max(self.usual or 0.0, float(usual.max()))
+        self.slope = max(self.slope, slope)
+
+    def refuse(self) -> None:
+        rounding = max(CONCAVE * self.largest, 1e-12 * (self.usual or 0.0))
+        if self.least < -rounding:
+            raise SpiritlevelError(
+                "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
+                "semi-definite and has no least value over the orbit"
+            )
+        if self.slope and self.largest <= 1e-12 * (self.usual or 0.0):
+            raise SpiritlevelError(
+                "the Gauss-Newton matrix of this loss is empty: the loss is linear in the outputs "
+                'where the data are; use the Hessian (operator="hessian")'
+            )
+
+
+def _roots(objective: Objective, batch: Batch, seen: _Curvature) -> Tensor:
+    """S of every example, (examples, outputs, columns)."""
+    loss = objective.loss
+    with torch.no_grad():
+        out = objective.outputs(objective.params, batch).detach()
+    if loss.strength is not None:
+        seen.see(loss.strength(out, batch))
+        return _by_example(objective, lambda z, one: root(loss, z, one), out, batch)
+    found = _by_example(objective, lambda z, one: matrix(loss, z, one), out, batch)
+    usual = _usual(objective, frozen.rows(batch, slice(0, 1)))
+    slope = torch.func.grad(lambda z: loss.on_outputs(z, batch)[0])(out)  # type: ignore[misc]
+    values, vectors = torch.linalg.eigh(found)
+    seen.see(values, usual, float(slope.abs().max()))
+    return vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+
+
+def _usual(objective: Objective, one: Batch) -> Tensor:
+    """How large the loss's curvature is where outputs are smaller: what rounding is relative to."""
+    with torch.no_grad():
+        out = objective.outputs(objective.params, one).detach()
+    found = torch.stack([matrix(objective.loss, out / 4**i, one).abs().max() for i in range(4)])
+    return found[found.isfinite()]
+
+
+def _by_example(
+    objective: Objective,
+    function: Callable[[Tensor, Batch], Tensor],
+    out: Tensor,
+    batch: Batch,
+) -> Tensor:
+    """A function of outputs and targets for every example alone, by vmap where that can be."""
+
+    def one(z: Tensor, example: Batch) -> Tensor:
+        return function(z.unsqueeze(0), map_tensors(lambda t: t.unsqueeze(0), example))
+
+    singles = frozen.singles(batch)
+    if out.ndim and len(out) == len(singles):
+        try:
+            return vmap(one)(out, batch)
+        except (RuntimeError, ValueError):  # no batching rule
+            return torch.stack([function(z, s) for z, s in zip(out.split(1), singles, strict=True)])
+    with torch.no_grad():  # a table of tokens: outputs cannot be cut
+        alone = [objective.outputs(objective.params, single) for single in singles]
+    return torch.stack([function(z, s) for z, s in zip(alone, singles, strict=True)])
+
+
+def _sampled(objective: Objective) -> Tensor:
+    """E (sum_i J_i' S_i e_i)^2 with random signs e: one backward pass for each draw and batch."""
+    repeats = max(-(-DRAWS // len(objective.batches)), 2)
+    draws = generator(0)
+
+    def squares(batch: Batch) -> Tensor:
+        columns = _random_columns(objective, batch, repeats, draws)
+        return torch.as_tensor(sum(column.double().square() / repeats for column in columns))
+
+    return objective.mean(squares)
+
+
+@set_apart()
+def sampled_traces(objective: Objective, weights: Tensor) -> Tensor:
+    """Independent unbiased estimates of sum_p w_p G_pp, (draws, rows of `weights`)."""
+    draws = generator(1)
+
+    def traces(batch: Batch) -> Tensor:
+        columns = _random_columns(objective, batch, DRAWS, draws)
+        return torch.stack([weights.double() @ column.double().square() for column in columns])
+
+    return objective.mean(traces).cpu()
+
+
+def _random_columns(
+    objective: Objective, batch: Batch, repeats: int, draws: torch.Generator
+) -> Iterator[Tensor]:
+    """sum_i J_i' S_i e_i over the examples of a batch, `repeats` times."""
+    here = objective.here(batch)
+    with objective.smooth():
+        point = {k: v.clone().requires_grad_() for k, v in objective.params.items()}
+        out = objective.outputs(point, here)
+        for _ in range(repeats):
+            signs = rademacher(out.numel(), draws, out).view_as(out)
+            column = combined(objective.loss, out.detach(), here, signs)
+            pieces = torch.autograd.grad(
+                out, list(point.values()), column, retain_graph=True, materialize_grads=True
+            )
+            yield torch.cat([piece.reshape(-1) for piece in pieces])
+
+
+def _outputs(objective: Objective) -> int:
+    with torch.no_grad():
+        return objective.outputs(objective.params, objective.few(1)).numel()
+
+
+def _squares(objective: Objective, batch: Batch, roots: Tensor) -> Tensor:
+    """Summed over the examples of a batch and the columns of their S.
+
+    In units of each example's own S: squares of float32 underflow, where a network is fitted.
+    """
+    point = objective.params
+    sizes = roots.abs().flatten(1).amax(1).clamp(min=torch.finfo(roots.dtype).tiny)
+    units = roots / sizes.view(-1, *(1,) * (roots.ndim - 1))
+
+    def one(example: Batch, columns: Tensor) -> Tensor:
+        alone = map_tensors(lambda t: t.unsqueeze(0), example)
+        found: Any = vjp(lambda params: objective.outputs(params, alone), point)
+        outputs, pull = found
+        rows = vmap(lambda v: flatten(pull(v.reshape(outputs.shape))[0]))(columns.mT)
+        return rows.square().sum(0)
+
+    try:
+        squares = vmap(one)(batch, units)
+    except (RuntimeError, ValueError):  # no batching rule: one example after another
+        pairs = [(map_tensors(lambda t, i=i: t[i], batch), units[i]) for i in range(len(roots))]
+        squares = torch.stack([one(*pair) for pair in pairs])
+    return sizes.double().square() @ squares.double()

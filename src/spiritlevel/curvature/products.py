@@ -1,0 +1,272 @@
+"""The Hessian and its kin as operators: Gauss-Newton, Fisher, output gradients."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.operator import Operator
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import columns, gaussian, generator, unflatten
+from spiritlevel.curvature.engine import CompileChoice, Engine
+from spiritlevel.curvature.ladder import climb
+from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.loss.bends import bend
+from spiritlevel.objective.objective import Objective, Params, only_objectives
+from spiritlevel.objective.telling import telling
+
+FisherKind = Literal["true", "sampled", "empirical"]
+# (outputs, J v, batch, number of the batch) -> A J v, for an A in output space
+OutputAction = Callable[[Tensor, Tensor, Batch, int], Tensor]
+
+
+@set_apart()
+def hessian(
+    objective: Objective, *, compile: CompileChoice = "auto", rung: str | None = None
+) -> Operator:
+    """H = (1/n) sum_i grad^2 l_i(theta).
+
+    `rung` forces one way of making products; else the ladder picks the first that agrees with a
+    finite difference. `compile="auto"` compiles once the products have cost as much as compiling.
+    """
+    only_objectives(objective)
+    way = climb(objective, rung)
+    engine = Engine(objective, way, compile)
+    return _operator(
+        objective,
+        engine.matvec,
+        "hessian",
+        how=way.describe(),
+        check=way.check,
+        rounding=way.rounding,
+        remark=lambda: engine.note,
+    )
+
+
+def ggn(objective: Objective) -> Operator:
+    """G = (1/n) sum_i J_i' (grad_f^2 l_i) J_i, the Gauss-Newton matrix.
+
+    Through the loss's own Hessian in output space, in closed form for cross-entropies and squared
+    errors; positive semi-definite for a loss that is convex in the outputs (Schraudolph, 2002).
+    """
+    only_objectives(objective)
+    if objective.loss.on_outputs is None:
+        raise _needs_outputs("ggn")
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        return bend(objective.loss, out, tangent, batch)
+
+    return _outer(objective, action, "ggn")
+
+
+def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) -> Operator:
+    """F = (1/n) sum_i E_y [grad l_i grad l_i'], with y from the model or from the data.
+
+    "true": the expectation over y ~ p(y|x_i) in closed form. "sampled": one y drawn for each
+    example. "empirical": the y of the data (not an estimate of the Fisher: Kunstner et al., 2019).
+    Units are the examples, or the tokens where labels are tokens.
+    """
+    only_objectives(objective)
+    actions = {"true": _true_fisher, "sampled": _sampled_fisher, "empirical": _empirical_fisher}
+    if kind not in actions:
+        raise SpiritlevelError(f"kind is {kind!r}; choose one of {', '.join(actions)}")
+    if objective.loss.on_outputs is None:
+        raise _needs_outputs("fisher")
+    if kind != "empirical" and objective.loss.likelihood is None:
+        raise SpiritlevelError(
+            f"fisher(kind={kind!r}) needs a loss whose likelihood is known: cross_entropy, "
+            'binary_cross_entropy_with_logits or mse_loss; use ggn() or kind="empirical"'
+        )
+    if kind != "empirical" and objective.loss.altered:
+        raise SpiritlevelError(
+            f"fisher(kind={kind!r}) has no meaning with {objective.loss.altered} in the loss; "
+            'use ggn() or kind="empirical"'
+        )
+    action = actions[kind](objective)
+    if kind == "sampled":
+        action = functools.partial(action, seed=seed)
+    return _outer(objective, action, f"{kind} fisher")
+
+
+def output_gradients(objective: Objective) -> Operator:
+    """(1/n) sum_i sum_k grad f_k(x_i) grad f_k(x_i)': the AEFM of Wu, Wang and Su (2022).
+
+    Unlike the empirical Fisher it does not vanish where the data are fitted.
+    """
+    only_objectives(objective)
+    weights = objective.loss.weights
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        return tangent if weights is None else tangent * weights(out, batch)
+
+    return _outer(objective, action, "output gradients")
+
+
+def _true_fisher(objective: Objective) -> OutputAction:
+    loss = objective.loss
+    assert loss.weights is not None
+
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        weight = loss.weights(out, batch)  # type: ignore[misc]
+        known = replace(loss, strength=lambda out, batch: weight)
+        d = loss.averaged(out)
+        if loss.likelihood == "softmax":
+            return bend(known, out, tangent, batch)
+        if loss.likelihood == "bernoulli":
+            return bend(known, out, tangent, batch) / d**2
+        return weight * tangent * 2 / d
+
+    return action
+
+
+def _scores(objective: Objective, out: Tensor, batch: Batch) -> Tensor:
+    """d(sum of losses)/d(outputs): one row per unit."""
+    z = out.detach().requires_grad_()
+    return torch.autograd.grad(objective.loss.on_outputs(z, batch)[0], z)[0]  # type: ignore[misc]
+
+
+def _project(objective: Objective, out: Tensor, tangent: Tensor, batch: Batch, s: Tensor) -> Tensor:
+    """s_u <s_u, tangent_u> for every unit u, weighted once."""
+    loss = objective.loss
+    axes = [loss.class_axis] if loss.likelihood == "softmax" else list(range(1, out.ndim))
+    weight = loss.weights(out, batch)  # type: ignore[misc]
+    inner = (s * tangent).sum(axes, keepdim=True) if axes else s * tangent
+    return torch.where(weight > 0, s * inner / weight, 0)
+
+
+def _empirical_fisher(objective: Objective) -> OutputAction:
+    def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
+        return _project(objective, out, tangent, batch, _scores(objective, out, batch))
+
+    return action
+
+
+def _sampled_fisher(objective: Objective) -> Callable[..., Tensor]:
+    def action(out: Tensor, tangent: Tensor, batch: Batch, number: int, *, seed: int) -> Tensor:
+        draws = generator(seed * 1_000_003 + number)  # the same draws in every product
+        drawn = objective.loss.draw(out.detach(), batch, draws)  # type: ignore[misc]
+        return _project(objective, out, tangent, batch, _scores(objective, out, drawn))
+
+    return action
+
+
+# Products of the form J' A J ---------------------------------------------------------------------
+
+
+def _forward_mode(outputs: Callable[[Params], Tensor], point: Params, v: Params) -> Tensor:
+    return jvp(outputs, (point,), (v,))[1]
+
+
+def _double_vjp(outputs: Callable[[Params], Tensor], point: Params, v: Params) -> Tensor:
+    """J v as the derivative of u -> v'(J'u): no forward mode needed."""
+    leaves = {k: p.clone().requires_grad_() for k, p in point.items()}
+    out = outputs(leaves)
+    u = torch.zeros_like(out, requires_grad=True)
+    back = torch.autograd.grad(
+        out, list(leaves.values()), grad_outputs=u, create_graph=True, materialize_grads=True
+    )
+    along = [(b, t) for b, t in zip(back, v.values(), strict=True) if b.requires_grad]
+    if not along:
+        return torch.zeros_like(out)
+    pieces, tangents = zip(*along, strict=True)
+    return torch.autograd.grad(pieces, u, grad_outputs=tangents)[0]
+
+
+PUSHES = {"forward mode": _forward_mode, "double vjp": _double_vjp}
+
+
+@set_apart()
+def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
+    """(1/n) sum over batches of J' A J."""
+    push, how, check = _pick_push(objective)
+
+    def column(batch: Batch, number: int, v: Tensor) -> Tensor:
+        def outputs(params: Params) -> Tensor:
+            return objective.outputs(params, batch)
+
+        tangent = push(outputs, objective.params, objective.named(v)).detach()
+        point = {k: p.clone().requires_grad_() for k, p in objective.params.items()}
+        out = outputs(point)
+        bent = action(out.detach(), tangent, objective.here(batch), number)
+        pieces = torch.autograd.grad(
+            out, list(point.values()), grad_outputs=bent, materialize_grads=True
+        )
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def matvec(v: Tensor) -> Tensor:
+        places = itertools.count()  # of the batches, whose draws are their own
+
+        def product(batch: Batch) -> Tensor:
+            place = next(places)
+            return torch.stack([column(batch, place, c) for c in columns(v)], dim=1)
+
+        with objective.smooth():
+            products = objective.mean(product)
+        return products[:, 0] if v.ndim == 1 else products
+
+    return _operator(objective, matvec, name, how=how, check=check)
+
+
+def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]:
+    """Forward mode if the model has it, checked against a difference of outputs."""
+    small = telling(objective, 2)
+    batch = small.batches[0]
+    v = gaussian(small.size, generator(0), small.vector)
+    v /= v.norm()
+    h = 1e-5 if small.dtype == torch.float64 else 1e-2
+    refused = ""
+    with objective.smooth():
+        ahead, behind = (
+            small.outputs(unflatten(small.vector + s * h * v, small.shapes), batch) for s in (1, -1)
+        )
+        truth = (ahead - behind) / (2 * h)
+        for name, push in PUSHES.items():
+            try:
+                found = push(lambda p: small.outputs(p, batch), small.params, small.named(v))
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                refused += f"; not {name}: {str(error).splitlines()[0][:160]}"
+                continue
+            scale = max(float(truth.norm()), float(found.norm()))
+            return push, name + refused, float((found - truth).norm()) / scale if scale else 0.0
+    raise SpiritlevelError(f"the model's outputs cannot be differentiated{refused}")
+
+
+def _operator(
+    objective: Objective,
+    matvec: Callable[[Tensor], Tensor],
+    name: str,
+    *,
+    how: str = "",
+    check: float | None = None,
+    rounding: float | None = None,
+    remark: Callable[[], str] | None = None,
+) -> Operator:
+    return Operator(
+        size=objective.size,
+        dtype=objective.dtype,
+        device=objective.device,
+        matvec=matvec,
+        spans=objective.spans,
+        name=name,
+        how=how,
+        check=check,
+        rounding=rounding,
+        remark=remark,
+    )
+
+
+def _needs_outputs(name: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"{name} must see outputs and loss apart; give batches (x, y) with loss(outputs, y), or a "
+        "Hugging Face model whose loss is the cross-entropy of its logits"
+    )

@@ -1,0 +1,5 @@
+"""A model, its data and its loss, frozen at one point."""
+
+from spiritlevel.objective.objective import Objective, only_objectives
+
+__all__ = ["Objective", "only_objectives"]

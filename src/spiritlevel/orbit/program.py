@@ -1,0 +1,188 @@
+"""An orbit as a convex problem: cells, masses, and what is one-sided divided out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from scipy.sparse import csr_matrix, diags, hstack, identity
+from torch import Tensor
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.operator import Operator, scaled
+from spiritlevel.base.tensors import generator, rademacher
+from spiritlevel.curvature import ggn, hessian
+from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
+from spiritlevel.objective import Objective
+from spiritlevel.orbit.balance import Balance, balance
+from spiritlevel.orbit.cells import Array, Cells, cells
+from spiritlevel.symmetry import Group, symmetries
+
+Kind = Literal["hessian", "ggn"]
+Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
+ROW_PROBES = 8
+SETTLED = 1e-3  # relative gap of a balance that has found its minimum
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver finds: see OrbitMinimum."""
+
+    value: float
+    before: float
+    lower_bound: float | None
+    balance: float
+    t: Array
+    products: float
+    converged: bool
+    stderr: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An objective's orbit in cells, with what is one-sided divided out."""
+
+    objective: Objective
+    group: Group
+    cells: Cells
+    blocks: list[Array]
+    diagonal: Tensor  # where curvature lies: that of the Gauss-Newton matrix, or like it
+    source: Source  # what the diagonal is
+    masses: Array  # of the same, by cell, with what is one-sided divided out
+    free: Array
+    start: Balance
+    scale: Tensor
+    dead: int
+    divided_out: tuple[str, ...]
+
+
+def problem_of(
+    objective: Objective,
+    group: Group | None,
+    diagonal: GaussNewtonDiagonal | None,
+    kind: Kind = "ggn",
+) -> Problem:
+    group = symmetries(objective) if group is None else group
+    curves, source = _where_it_curves(objective, diagonal, kind)
+    grid = cells(group, objective.shapes)
+    layers: dict[str, list[int]] = {}
+    for index, g in enumerate(group.generators):
+        layers.setdefault(f"{g.layer} {g.kind}", []).append(index)
+    blocks = [np.array(members) for members in layers.values()]
+    found = balance(grid.exponents, grid.gather(curves), blocks)
+    start, relative = found, np.zeros(len(grid.gather(curves)), dtype=bool)
+    scale, held = torch.ones_like(objective.vector), grid
+    while True:
+        masses = grid.gather(curves * scale**2)
+        lonely = _runaway(held.exponents, masses, start)
+        if not lonely.any():
+            break
+        relative |= lonely
+        scale, held = _unit_size(objective, grid, relative), _fixed(grid, relative)
+        start = balance(held.exponents, grid.gather(curves * scale**2), blocks)
+    # every generator that moves such a cell, also one that has others left: then nothing is proved
+    divided = np.flatnonzero(abs(grid.exponents).T @ relative)
+    return Problem(
+        objective=objective,
+        group=group,
+        cells=held,
+        blocks=blocks,
+        diagonal=curves,
+        source=source,
+        masses=masses,
+        free=(~(start.dead | start.one_sided)).astype(float),
+        start=start,
+        scale=scale,
+        dead=int(found.dead.sum()),
+        divided_out=tuple(group.generators[i].name for i in divided),
+    )
+
+
+def _where_it_curves(
+    objective: Objective, diagonal: GaussNewtonDiagonal | None, kind: Kind
+) -> tuple[Tensor, Source]:
+    """Which parameters matter and how much: the start of a search, and what is dead.
+
+    The diagonal of the Gauss-Newton matrix. For the Hessian, where that is zero (or the loss has
+    none), the norms of its rows instead: what G does not see may matter to H.
+    """
+    if diagonal is None:
+        try:
+            diagonal = ggn_diagonal(objective)
+        except SpiritlevelError:
+            if kind == "ggn":
+                raise
+    if kind == "ggn":
+        assert diagonal is not None
+        return diagonal.values, "exact" if diagonal.exact else "sampled"
+    rows = _row_norms(objective)
+    if diagonal is None:
+        return rows, "rows"
+    # a floor for the rows: rounding and underflow leave traces of what is zero
+    alive = (diagonal.values > 0) | (rows <= 1e-9 * rows.max())
+    source: Source = "exact" if diagonal.exact else "sampled"
+    return torch.where(alive, diagonal.values, rows), source
+
+
+def _row_norms(objective: Objective) -> Tensor:
+    """The norms of the rows of H, from random signs: E (H z)_p^2 = sum_q H_pq^2."""
+    operator, draws = hessian(objective), generator(0)
+    squares = torch.zeros_like(objective.vector, dtype=torch.float64)
+    for _ in range(ROW_PROBES):
+        image = operator @ rademacher(objective.size, draws, objective.vector)
+        squares += image.double().square() / ROW_PROBES
+    if not bool(squares.isfinite().all()):
+        raise SpiritlevelError(f"the Hessian is not finite in {objective.dtype}: try float64")
+    return squares.sqrt()
+
+
+def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:
+    """Cells whose curvature some rescaling sends to zero while none of the others grows.
+
+    Those of a generator with mass on one side only; and where generators run away together, the
+    largest support of B t >= 0 over the cells with mass: a linear program.
+    """
+    alive = masses > 0
+    if start.one_sided.any():
+        touched = np.asarray(abs(exponents[:, start.one_sided]).sum(axis=1)).reshape(-1) > 0
+        return touched & alive
+    if start.value <= (1 + SETTLED) * start.lower_bound or not alive.any():
+        return np.zeros_like(alive)
+    some = csr_matrix(exponents[alive])
+    count, dim = some.shape  # type: ignore[misc]
+    found = linprog(
+        np.concatenate([np.zeros(dim), -np.ones(count)]),
+        A_ub=hstack([-some, identity(count)]),
+        b_ub=np.zeros(count),
+        bounds=[(None, None)] * dim + [(0, 1)] * count,
+    )
+    lonely = np.zeros_like(alive)
+    if found.x is None:  # the solver gave up: the balance is then not settled, and says so
+        return lonely
+    lonely[np.flatnonzero(alive)] = found.x[dim:] > 0.5  # a cone: its support is all or nothing
+    return lonely
+
+
+def _unit_size(objective: Objective, grid: Cells, relative: Array) -> Tensor:
+    """Factors that measure some cells at unit root mean square of their weights.
+
+    Scaling them up is free and their curvature then vanishes, so the infimum says nothing. With
+    s = rms(w) of each cell, diag(s) H diag(s) is there what no rescaling at all can change.
+    """
+    counts = grid.gather(torch.ones_like(objective.vector))
+    rms = (grid.gather(objective.vector**2) / np.maximum(counts, 1)) ** 0.5
+    return grid.spread(np.where(relative, rms, 1.0), objective.vector)
+
+
+def _fixed(grid: Cells, relative: Array) -> Cells:
+    """The cells with those that are measured relative to themselves at rest."""
+    return replace(grid, exponents=csr_matrix(diags((~relative).astype(float)) @ grid.exponents))
+
+
+def operator_of(problem: Problem, kind: Kind) -> Operator:
+    make = hessian if kind == "hessian" else ggn
+    plain = make(problem.objective)
+    return scaled(plain, problem.scale) if problem.divided_out else plain

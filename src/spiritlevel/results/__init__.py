@@ -1,0 +1,1 @@
+"""What every result shares: text for the terminal, JSON, CSV and files."""

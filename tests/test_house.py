@@ -1,0 +1,35 @@
+"""The plan of the house: rooms, and files that can be read in one sitting."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import spiritlevel as sl
+
+ROOT = Path(sl.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def test_nothing_is_loose_at_the_root() -> None:
+    assert sorted(p.name for p in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    bodies = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+    # the signature of a function with many options and its docstring are no code
+    long = {f.name: n for f in bodies if (n := _lines(f)) > 40}
+    assert not long
+
+
+def _lines(function: ast.FunctionDef) -> int:
+    first, *rest = function.body
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    begin = rest[0] if documented and rest else first
+    assert function.end_lineno is not None
+    return function.end_lineno - begin.lineno + 1
