@@ -117,6 +117,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
         sl.hessian(objective(m), rung="difference of gradients") @ randn(objective(m).size)
     ),
     "ggn": lambda m: sl.ggn(objective(m)) @ randn(objective(m).size),
+    "ggn_diagonal": lambda m: sl.ggn_diagonal(objective(m)),
     "fisher": lambda m: sl.fisher(objective(m), "sampled") @ randn(objective(m).size),
     "output_gradients": lambda m: sl.output_gradients(objective(m)) @ randn(objective(m).size),
     "restricted": lambda m: sl.restricted(sl.hessian(objective(m)), "head.*").dense(),
@@ -148,13 +149,13 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "write_report": lambda m: sl.write_report(sl.audit(objective(m), ["loss"]), os.devnull),
     "claims": lambda m: sl.claims(objective(m), ["reparametrization_law", "any_labels"]),
     "write_claims": lambda m: sl.write_claims(sl.claims(objective(m), "any_labels"), os.devnull),
-    "reparam": lambda m: (
+    "coordinates": lambda m: (
         sl.hessian(
             objective(m).reparametrize(sl.coordinates.Power(objective(m).vector + 0.1, 0.5, 0.1))
         ).size
     ),
     "inputs": lambda m: sl.coordinates.inputs.input_gradient_norm(objective(m)),
-    "volume": lambda m: sl.witnesses.volume.scale_factor(1.3, 0.2),
+    "witnesses": lambda m: sl.witnesses.slopes.lipschitz(objective(m)),
     "worst_in_ball": lambda m: sl.worst_in_ball(objective(m)),
     "noise and boxes": lambda m: sl.measure(
         objective(m), ["expected_sharpness", "keskar", "keskar_subspace", "relative_flatness"]

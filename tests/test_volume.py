@@ -15,7 +15,8 @@ from torch import nn
 import spiritlevel as sl
 from cases import BY_NAME, labels, randn
 from enclosed import climbed
-from spiritlevel import Objective, SpiritlevelError, volume
+from spiritlevel import Objective, SpiritlevelError
+from spiritlevel.witnesses import volume
 from spiritlevel.witnesses.enclosure import largest_gradient, largest_loss
 from spiritlevel.witnesses.slopes import lipschitz
 from spiritlevel.witnesses.volume import (

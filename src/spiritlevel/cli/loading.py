@@ -52,8 +52,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
         seed=seed if mode == "train" else None,
         heads=_heads(given.get("heads")),
     )
-    objective.notes = (*notes, *objective.notes)
-    return objective
+    return objective.replaced(notes=(*notes, *objective.notes))
 
 
 def _heads(text: str | None) -> str | list[str] | None:

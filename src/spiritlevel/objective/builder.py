@@ -95,7 +95,7 @@ def examined(draft: Objective, given: nn.Module, microbatch: int | None) -> Fiel
         draft = _surveyed(draft, microbatch)
         if not draft.separable and draft.mode == "eval" and len(draft.batches) > 1:
             joins = "the loss is no sum over examples: its mean depends on the batches"
-            draft = draft.replaced(_value=draft.value(), notes=(*draft.notes, joins))
+            draft = draft.replaced(notes=(*draft.notes, joins))
     return vars(draft)
 
 

@@ -369,10 +369,12 @@ class Objective:
         return theta
 
     def replaced(self, **fields: Any) -> Objective:
-        """A copy with other fields; whoever changes what the loss depends on gets no old value."""
-        kept = {k: v for k, v in vars(self).items() if k != "_value"}
+        """A copy with other fields; its value is kept where only words about it change."""
         other = object.__new__(type(self))
-        vars(other).update(kept, **fields)
+        vars(other).update(vars(self))
+        if set(fields) - {"notes"}:
+            vars(other).pop("_value", None)
+        vars(other).update(fields)
         return other
 
     def total_of(self, batch: Batch) -> tuple[float, float]:
