@@ -290,6 +290,19 @@ def test_eps_that_moves_along_makes_it_exact(make: Any) -> None:
     assert "with eps moved along it is" in proof.reason
 
 
+def test_groups_of_channels_that_move_apart_are_proved_without_eps() -> None:
+    """One eps cannot move along with two groups; without any, the networks are the same."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.ReLU(), nn.Linear(6, 3))
+    objective = objective_of(net, 4, classes=3)
+    group = sl.symmetries(objective, eps="approximate")
+    twin = group.apply(objective, group.random(0))
+    proof = group.verify(objective, twin)
+    assert proof.verdict == "approximate"
+    assert "the eps of 1 makes the difference: without eps it is" in proof.reason
+    wrong = twin.at(twin.vector + 1e-3 * torch.eye(twin.size)[0])
+    assert group.verify(objective, wrong).verdict == "refuted"
+
+
 def test_norms_that_round_to_float32_are_seen() -> None:
     ids = tokens()
     model = randomized(llama().model)  # type: ignore[arg-type]

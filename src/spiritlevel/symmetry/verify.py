@@ -188,21 +188,19 @@ def _with_eps(
     found: Certificate,
     inside: bool,
 ) -> Certificate:
-    """Whether the difference is gone when eps moves along."""
-    with_eps = _with_eps_moved(one, other, group)
-    if with_eps is None:
-        return found
-    (rest,) = _certified(one, [with_eps], random)
+    """Whether the difference is gone when eps moves along, or from both where it cannot."""
+    start, end, how = one, _with_eps_moved(one, other, group), "with eps moved along"
+    if end is None:
+        start, end = _without_eps(one, group), _without_eps(other, group)
+        how = "without eps"
+    (rest,) = _certified(start, [end], random)
     if not rest.holds and inside:
-        (rest,) = _certified(one, [with_eps], random, SINGLE)
+        (rest,) = _certified(start, [end], random, SINGLE)
     if not rest.holds:
         return found
     names = ", ".join(dict.fromkeys(n.module or n.operation for n in group.norms[:3]))
     more = f" and {len(group.norms) - 3} more" if len(group.norms) > 3 else ""
-    reason = (
-        f"the eps of {names}{more} makes the difference: with eps moved along it is "
-        f"{rest.relative:.1e}"
-    )
+    reason = f"the eps of {names}{more} makes the difference: {how} it is {rest.relative:.1e}"
     return replace(found, verdict="approximate", reason=reason)
 
 
@@ -302,6 +300,14 @@ def _with_eps_moved(one: Objective, other: Objective, group: Group) -> Objective
             _set_eps(model, norm, value)
 
     return other.at({}, buffers=buffers).edited(edit)
+
+
+def _without_eps(objective: Objective, group: Group) -> Objective:
+    def edit(model: nn.Module) -> None:
+        for norm in group.norms:
+            _set_eps(model, norm, 0.0)
+
+    return objective.edited(edit)
 
 
 def _set_eps(model: nn.Module, norm: EpsScale, value: float) -> None:
