@@ -128,10 +128,9 @@ def record() -> None:
     torch.set_num_threads(1)
     for name, found in numbers():
         kept[name] = {
-            key: [value, abs(value - again[name].get(key, math.inf))]
-            for key, value in finite(found).items()
+            key: [value, abs(value - again[name][key])] for key, value in finite(found).items()
         }
-    text = json.dumps(kept, indent=1).replace("Infinity", "1e308")
+    text = json.dumps(kept, indent=1, allow_nan=False)
     RECORD.write_text(text + "\n", encoding="utf-8")
 
 

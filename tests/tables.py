@@ -84,6 +84,7 @@ def comparison() -> dict[str, Any]:
             "seed": 7,
             "seconds": 29.4,
             "notes": ["small: the weights are those under 'model.'"],
+            "refused": {},
             "versions": VERSIONS,
         },
     }

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from premises.case import Case
 from premises.draws import cases
+from premises.found import FOUND
 from premises.nets import ARCHITECTURES
 from premises.verdicts import confront
 
@@ -35,3 +36,9 @@ def test_what_is_promised_holds(architecture: str) -> None:
         confront(case)
 
     promised()
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_what_was_wrong_once_holds(name: str) -> None:
+    confront(FOUND[name])

@@ -114,6 +114,24 @@ def test_sums_are_checked_on_all_the_data(loss: Any) -> None:
         sl.Objective(net, (x, y), loss, microbatch=50)
 
 
+def crowded(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+    """A sum over examples, but for far ones that meet in a batch."""
+    x, y = batch
+    far = (x.abs() > 50).any(1).sum()
+    return F.cross_entropy(model(x), y, reduction="sum") + far**2, len(x)
+
+
+def test_other_examples_together_are_seen_in_as_many_batches() -> None:
+    """Cut into two halves, two batches stay two; two examples in three hundred meet."""
+    x, y = randn(300, 4), labels(300)
+    x[[160, 210]] = 100.0
+    batches = [(x[:200], y[:200]), (x[200:], y[200:])]
+    net = nn.Linear(4, 3).double()
+    assert len(sl.Objective(net, batches, crowded).batches) == 2
+    with pytest.raises(sl.SpiritlevelError, match="microbatch=150 would change the loss"):
+        sl.Objective(net, batches, crowded, microbatch=150)
+
+
 def test_numbers_that_look_like_ignored_labels_count() -> None:
     y = torch.arange(-120, 180)[torch.randperm(300, generator=torch.Generator().manual_seed(0))]
     net = nn.Linear(4, 1).double()

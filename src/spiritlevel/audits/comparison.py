@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -133,9 +133,10 @@ class Comparison:
         for pair in self.pairs:
             if pair.name == name and (not two or {pair.sharper, pair.other} == set(two)):
                 return pair
-        why = [note for note in self.provenance["notes"] if note.startswith(f"no {name}: ")]
+        if name in self.provenance["refused"]:
+            raise SpiritlevelError(f"no {name}: {self.provenance['refused'][name]}")
         known = ", ".join(dict.fromkeys(pair.name for pair in self.pairs)) or "none"
-        raise SpiritlevelError(*why or [f"no comparison {key!r}; there are: {known}"])
+        raise SpiritlevelError(f"no comparison {key!r}; there are: {known}")
 
     def __str__(self) -> str:
         return plain(self.__rich__())
@@ -251,6 +252,7 @@ def compare(
         "seed": seed,
         "seconds": time.perf_counter() - begin,
         "notes": list(dict.fromkeys(work.notes)),
+        "refused": work.refused,
         "versions": {"spiritlevel": __version__, "torch": torch.__version__},
     }
     return Comparison(tuple(objectives), values, tuple(pairs), provenance)
@@ -268,6 +270,7 @@ def _compared(work: _Work, names: list[str]) -> tuple[dict[str, dict[str, Estima
                     found = work.measured(name)
                 except SpiritlevelError as error:
                     work.notes.append(f"no {name}: {error}")
+                    work.refused[name] = str(error)
                     continue
                 both = itertools.combinations(work.networks, 2)
                 rows = [_pair(work, name, found, *two) for two in both]
@@ -287,6 +290,7 @@ def _compared(work: _Work, names: list[str]) -> tuple[dict[str, dict[str, Estima
 class _Work:
     networks: dict[str, Bottoms]
     notes: list[str]
+    refused: dict[str, str] = field(default_factory=dict)  # measures, and why
 
     def measured(self, name: str) -> dict[str, Estimate]:
         found = {n: MEASURES[name].function(b.instruments) for n, b in self.networks.items()}

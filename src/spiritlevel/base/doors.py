@@ -13,7 +13,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Refuse what is none of the choices."""
     known = list(choices)
     if not any(type(value) is type(c) and value == c for c in known):
-        shown = ", ".join(repr(c) for c in known)
+        shown = ", ".join(repr(c) for c in known) or "none"
         raise SpiritlevelError(f"{name}={value!r} is not known; choose one of {shown}")
 
 

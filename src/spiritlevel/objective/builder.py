@@ -216,10 +216,12 @@ def _surveyed(whole: Objective, microbatch: int | None) -> Objective:
         draft.separable,
     )
     premises.refuse_no_mean(found.total, found.count)
-    cut_up = len(draft.batches) != len(whole.batches)
-    if draft.separable and draft.loss.on_outputs is None and cut_up:
+    # other examples together, be they as many batches as before
+    regrouped = [*map(id, draft.batches)] != [*map(id, whole.batches)]
+    if draft.separable and draft.loss.on_outputs is None and regrouped:
         # then only the sums themselves can tell
-        total = measured(whole)["_value"] * found.count
+        as_given = measured(whole)
+        total = as_given["_value"] * as_given["count"]
         found = replace(found, adds_up=math.isclose(total, found.total, rel_tol=1e-4))
     if draft.separable and not found.adds_up:
         if microbatch is not None:
