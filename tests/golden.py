@@ -72,13 +72,12 @@ def _measured(objective: sl.Objective, names: list[str]) -> Numbers:
     table = sl.measure(objective, names)
     found: Numbers = {}
     for row in table.to_dict()["rows"]:
-        values = row["value"] if isinstance(row["value"], dict) else {"": row["value"]}
-        found |= {f"{row['name']} {key}".strip(): value for key, value in values.items()}
+        found[row["name"]] = row["estimate"]["value"]
     return found
 
 
 def _audited(objective: sl.Objective) -> Numbers:
-    audit = sl.audit(objective)
+    audit = sl.audit(objective, way=False)
     found: Numbers = {"dimension": audit.group.dim}
     for row in audit.to_dict()["rows"]:
         for point, value in row["values"].items():
@@ -110,10 +109,10 @@ def _orbit(objective: sl.Objective, norms: list[tuple[str, str]]) -> Numbers:
 def _claims(objective: sl.Objective) -> Numbers:
     found: Numbers = {}
     names = [name for name in sl.CLAIMS if name not in LONG]
-    for claim in sl.claims(objective, names, figures=False).results:
+    for claim in sl.claims(objective, names, figures=False).rows:
         found[f"{claim.name} holds"] = {"holds": 1, "fails": 0}.get(claim.verdict, -1)
-        if claim.outcome and claim.about == "network":
-            found |= {f"{claim.name}: {key}": v for key, v in claim.outcome.numbers.items()}
+        if claim.finding and claim.about == "network":
+            found |= {f"{claim.name}: {key}": v for key, v in claim.finding.numbers.items()}
     return found
 
 

@@ -1,4 +1,4 @@
-"""An audit, a journey and claims as plain data, like those of the default net."""
+"""An audit, its way and claims as they are written, like those of the default net."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import html
 import re
 from typing import Any
 
+from spiritlevel.report import page as draw
+from spiritlevel.results.result import result_from
+
 CHANGES = [7e-9, 0.0, 4e-9, 2e-8, 3e-8]
+
+
+def page(data: dict[str, Any], title: str | None = None) -> str:
+    """The page of a result that was written so."""
+    return draw(result_from(data), title=title)
 
 
 def text(source: str) -> str:
@@ -30,20 +38,16 @@ def estimate(value: float, **more: Any) -> dict[str, Any]:
 
 
 def row(name: str, title: str, here: dict[str, Any], **more: Any) -> dict[str, Any]:
+    values = {"here": here, "sharpened": estimate(more.pop("largest", here["value"]))}
     return {
         "name": name,
         "title": title,
         "family": "curvature",
-        "here": here,
-        "values": {"here": here, "sharpened": estimate(more.get("largest", here["value"]))},
-        "infimum": None,
-        "largest": here["value"],
-        "largest_at": "sharpened",
-        "factor": 1.0,
+        "values": values,
+        "infimum": infimum(here["value"], None),
         "promised": False,
-        "moved": False,
         "outcome": "did not move",
-        "verdict": "did not move here",
+        "apart": 0.0,
         **more,
     }
 
@@ -53,19 +57,13 @@ def infimum(value: float, bound: float | None) -> dict[str, Any]:
     return {**known, "matrix": "hessian", "point": "balanced", "refuted": None}
 
 
-def audit() -> dict[str, Any]:
+def rows() -> list[dict[str, Any]]:
     """A row of each kind of verdict."""
-    text = "moved x 2.3e6 on purpose with identical predictions"
-    moved = {"moved": True, "outcome": "moved", "verdict": text}
-    kept = {
-        "promised": True,
-        "outcome": "invariant",
-        "verdict": "invariant",
-        "family": "invariant",
-    }
-    broken = {"outcome": "broke its promise", "verdict": "declared invariant but moved: a bug"}
-    liar = {**kept, "moved": True, **broken}
-    rows = [
+    moved = {"outcome": "moved"}
+    kept = {"promised": True, "outcome": "invariant", "family": "invariant"}
+    broken = {"outcome": "broke its promise"}
+    budget = {"stderr": 0.0066, "status": "budget spent", "remedy": "raise the budget"}
+    return [
         row("loss", "loss", estimate(0.00628816, status="exact"), **kept),
         row(
             "hessian_spectral",
@@ -73,58 +71,69 @@ def audit() -> dict[str, Any]:
             estimate(2.04829, residual=2.4e-6),
             infimum=infimum(1.36249, 1.36238),
             largest=3.103e6,
-            factor=2.28e6,
             **moved,
         ),
         row(
             "hessian_frobenius",
             "Frobenius norm",
-            estimate(2.9552, stderr=0.0066, status="budget spent", remedy="raise the budget"),
+            estimate(2.9552, **budget),
             infimum=infimum(2.29041, None),
             largest=4.309e6,
-            factor=1.88e6,
             **moved,
         ),
         row("gradient_norm", "gradient norm", estimate(0.0064123)),
-        row("fisher_rao", "Fisher-Rao norm", estimate(0.886), **liar),
+        row("fisher_rao", "Fisher-Rao norm", estimate(0.886), **kept | broken),
     ]
-    exact = {"verdict": "exact", "relative": 7e-8, "absolute": 3e-6}
+
+
+def certificate(relative: float, verdict: str = "exact") -> dict[str, Any]:
+    seen = {"absolute": 3e-6, "on_data": relative, "on_random_inputs": relative}
+    return {"verdict": verdict, "relative": relative, "examples": 1437, **seen}
+
+
+def rest(reached: float = 0.00292) -> dict[str, Any]:
+    """Of a point that a step improves, or of one that it does not."""
+    seen = {"lowest": 0.0, "highest": 2.05, "products": 12}
+    return {"loss": 0.00629, "reached": reached, "model": 0.0, "slope": 0.0064, **seen}
+
+
+def audit(**more: Any) -> dict[str, Any]:
+    blocked = {
+        "operation": "gelu",
+        "module": "act",
+        "parameters": [f"{i}.weight" for i in range(8)],
+        "reason": "is not proportional to what goes in",
+    }
     return {
-        "schema": 3,
-        "headline": "Two of five measures moved while no prediction changed.",
-        "head": {
-            "name": "hessian_spectral",
-            "title": "spectral norm",
-            "matrix": "hessian",
-            "here": 2.04829,
-            "least": 1.36249,
-            "proved": False,
-        },
-        "rest": {"standing": "not at rest", "text": "Not at rest: a step lowers the loss."},
-        "rows": rows,
-        "group": {
-            "dim": 48,
-            "kinds": {"hidden": 48},
-            "blocked": [{"by": "gelu in act", "parameters": [f"{i}.weight" for i in range(8)]}],
-        },
-        "certificates": {"balanced": exact, "sharpened": {**exact, "relative": 5e-8}},
+        "kind": "audit",
+        "schema": 4,
+        "network": "Net",
+        "rows": rows(),
+        "rest": rest(),
+        "group": {"dim": 48, "kinds": {"hidden": 48}, "blocked": [blocked]},
+        "certificates": {"balanced": certificate(7e-8), "sharpened": certificate(5e-8)},
+        "way": None,
         "provenance": {
             "examples": 1437,
             "parameters": 2778,
+            "mode": "eval",
             "seed": 7,
             "strength": 1.0,
             "seconds": 8.25,
+            "seconds_for_points": 1.5,
             "products": 512.0,
             "dtype": "float32",
             "device": "cpu",
             "notes": [],
-            "interrupted": None,
-            "versions": {"spiritlevel": "0.1.0", "torch": "2.13.0"},
+            "refused": {},
+            "interrupted": "",
+            "versions": {"spiritlevel": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
         },
+        **more,
     }
 
 
-def journey() -> dict[str, Any]:
+def way() -> dict[str, Any]:
     """Five stops: each sharpens the minimum four times, the predictions stay."""
     distances = [i / 10 for i in range(-5, 6)]
     labels = ["balanced", "here", "", "", "sharpened"]
@@ -155,37 +164,39 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180"><path id="a
 
 def claim(name: str, shown: str, verdict: str, **more: Any) -> dict[str, Any]:
     numbers = {"relative error": 7.2e-16, "boxes": 60, "growth": 12039.4, "alpha": 2.0009861}
+    found = {"shown": shown, "numbers": numbers, "holds": verdict != "fails"}
     return {
         "name": name,
-        "title": name.replace("_", " "),
         "statement": f"What the {name} says.",
         "source": "Dinh et al. 2017, 5",
         "built": "a random twin",
         "about": "example" if verdict == "own example" else "network",
-        "outcome": {"shown": shown, "numbers": numbers, "holds": verdict != "fails"},
+        "finding": None if verdict == "not checked" else found,
         "seconds": 0.5,
         "skipped": "",
         "caption": "",
-        "verdict": verdict,
-        "holds": {"holds": True, "fails": False}.get(verdict),
         **more,
     }
 
 
-def claims() -> dict[str, Any]:
+def claims(**figures: str) -> dict[str, Any]:
     """One that holds, with a figure; one that does not; an example; one that was not checked."""
-    skipped = {"outcome": None, "skipped": "does not apply: no minimum"}
     return {
-        "schema": 2,
-        "claims": [
+        "kind": "claims",
+        "schema": 3,
+        "network": "the net of the digits",
+        "rows": [
             claim("hessian_law", "error 7e-16", "holds", caption="The law, drawn."),
             claim("log_convexity", "least slack -0.2", "fails"),
             claim("radial_map", "Jacobian within 2e-09", "own example"),
-            claim("stability_edge", "", "not checked", **skipped),
+            claim("stability_edge", "", "not checked", skipped="does not apply: no minimum"),
         ],
-        "holds": False,
-        "network": "the net of the digits",
-        "interrupted": "",
-        "seconds": 41.23,
-        "version": "0.1.0",
+        "figures": figures,
+        "provenance": {
+            "seconds": 41.23,
+            "notes": [],
+            "refused": {},
+            "interrupted": "",
+            "versions": {"spiritlevel": "0.1.0"},
+        },
     }

@@ -17,14 +17,10 @@ import reports
 import spiritlevel as sl
 from browsing import background, chromium, opened, scroll_width
 from cases import small_net
+from reports import page as drawn
 from reports import text
-from spiritlevel.report import claims_page
 
 DRAWN = [name for name, claim in sl.CLAIMS.items() if claim.figure is not None]
-
-
-def page_of(data: dict, **figures: str) -> str:
-    return claims_page(data, figures, title="Theorems on a net")
 
 
 def section(source: str, name: str) -> str:
@@ -36,10 +32,11 @@ def section(source: str, name: str) -> str:
 
 
 def test_the_headline_counts_and_the_table_links_to_the_sections() -> None:
-    source = page_of(reports.claims())
+    source = drawn(reports.claims())
     seen = text(source)
     assert (
-        "Theorems on a net 1 of 2 claims hold. One more was shown on an example of its own." in seen
+        "Theorems on the net of the digits 1 of 2 claims hold. One more was shown on an example of "
+        "its own." in seen
     )
     assert "Interrupted" not in seen
     row = re.search(r'<tr role="row" data-name="log_convexity">.*?</tr>', source, re.DOTALL)
@@ -53,7 +50,7 @@ def test_the_headline_counts_and_the_table_links_to_the_sections() -> None:
 
 
 def test_a_section_says_statement_source_construction_numbers_and_verdict() -> None:
-    source = page_of(reports.claims(), hessian_law=reports.SVG)
+    source = drawn(reports.claims(hessian_law=reports.SVG))
     assert text(section(source, "hessian_law")) == (
         "Hessian law ✓ holds Dinh et al. 2017, 5 What the hessian_law says. "
         "Built a random twin Found error 7e-16 The law, drawn. "
@@ -67,9 +64,9 @@ def test_a_section_says_statement_source_construction_numbers_and_verdict() -> N
 
 def test_the_page_cites_what_is_known_and_no_more() -> None:
     """Titles and section numbers are given only where they were read."""
-    seen = text(page_of(reports.claims()))
+    seen = text(drawn(reports.claims()))
     assert "ICML 2017 (arXiv 1703.04933)" in seen
-    assert "<cite>" not in page_of(reports.claims())
+    assert "<cite>" not in drawn(reports.claims())
     sources = {claim.source for claim in sl.CLAIMS.values()}
     assert sources == {
         "Dinh et al. 2017",
@@ -107,44 +104,46 @@ def test_the_page_cites_what_is_known_and_no_more() -> None:
 )
 def test_headlines(verdicts: list[str], words: str) -> None:
     data = reports.claims()
-    data["claims"] = [reports.claim(f"claim_{i}", "x", v) for i, v in enumerate(verdicts)]
-    assert f"<h1>{words}</h1>" in page_of(data)
+    data["rows"] = [reports.claim(f"claim_{i}", "x", v) for i, v in enumerate(verdicts)]
+    assert f"<h1>{words}</h1>" in drawn(data)
 
 
 def test_an_interruption_is_told() -> None:
-    data = reports.claims() | {"interrupted": "3 of 18 claims were done"}
-    assert "Interrupted: 3 of 18 claims were done" in text(page_of(data))
+    data = reports.claims()
+    data["provenance"]["interrupted"] = "3 of 18 claims were done"
+    assert "Interrupted: 3 of 18 claims were done" in text(drawn(data))
 
 
 def test_numbers_that_are_none_are_still_shown() -> None:
     data = reports.claims()
-    numbers = {"a": float("inf"), "b": float("nan"), "c": -20616.8, "d": 3.08e6, "e": 0.0}
-    data["claims"][0]["outcome"]["numbers"] = numbers
-    assert "a inf b nan c -20,617 d 3.080e+06 e 0" in text(section(page_of(data), "hessian_law"))
+    numbers = {"a": "Infinity", "b": "NaN", "c": -20616.8, "d": 3.08e6, "e": 0.0}
+    data["rows"][0]["finding"]["numbers"] = numbers
+    assert "a inf b nan c -20,617 d 3.080e+06 e 0" in text(section(drawn(data), "hessian_law"))
 
 
 def test_what_comes_from_outside_is_escaped() -> None:
     evil = '"><script>alert(1)</script>'
-    data = reports.claims()
-    data |= {"network": evil, "interrupted": evil, "version": evil}
-    words = dict.fromkeys(("title", "statement", "source", "built", "caption"), evil)
-    data["claims"][0] |= words
-    data["claims"][0]["outcome"] |= {"shown": evil, "numbers": {evil: 1.0}}
     svg = reports.SVG.replace("</svg>", "<script>alert(1)</script></svg>")
-    source = claims_page(data, {"hessian_law": svg}, title=evil)
+    data = reports.claims(hessian_law=svg)
+    data["network"] = data["provenance"]["interrupted"] = evil
+    data["provenance"]["versions"] = {evil: evil}
+    words = dict.fromkeys(("statement", "source", "built", "caption"), evil)
+    data["rows"][0] |= words
+    data["rows"][0]["finding"] |= {"shown": evil, "numbers": {evil: 1.0}}
+    source = drawn(data, evil)
     assert "<script>alert" not in source
     assert source.count("</script>") == 1  # the theme
     assert evil in html.unescape(source)
 
 
 def test_a_figure_is_an_image_of_its_own_and_nothing_else_is_needed() -> None:
-    source = page_of(reports.claims(), hessian_law=reports.SVG)
+    source = drawn(reports.claims(hessian_law=reports.SVG))
     image = re.search(
         r'<img class="single" src="data:image/svg\+xml;base64,([^"]+)" ([^>]+)>', source
     )
     assert image
     assert base64.b64decode(image[1]).decode() == reports.SVG
-    assert image[2] == 'alt="hessian law: error 7e-16" width="480" height="240"'
+    assert image[2] == 'alt="Hessian law: error 7e-16" width="480" height="240"'
     assert "default-src 'none'" in source
     assert "img-src data:" in source
     bare = source.replace(image[0], "")
@@ -167,7 +166,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where a page with all figures lies."""
     found = sl.claims(small_net(), DRAWN)
     assert set(found.figures) == set(DRAWN)
-    return sl.write_claims(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
+    return sl.write_report(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +224,6 @@ def test_the_table_leads_to_a_claim(page: Page) -> None:
 
 def test_a_page_from_disk_is_returned_as_a_path(tmp_path: Path) -> None:
     found = sl.claims(None, "any_labels")
-    path = sl.write_claims(found, str(tmp_path / "claims.html"))
+    path = sl.write_report(found, str(tmp_path / "claims.html"))
     assert path == tmp_path / "claims.html"
     assert "Theorems on the net of the digits" in path.read_text(encoding="utf-8")

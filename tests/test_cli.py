@@ -204,7 +204,7 @@ def test_audit_of_a_users_model(mine: Path) -> None:
     assert code == 0, text
     assert "5 rescalings (5 hidden)" in text
     rows = json.loads((mine / "audit.json").read_text())["rows"]
-    assert [row["verdict"].split(" x ")[0] for row in rows] == ["invariant", "moved"]
+    assert [row["text"].split(" x ")[0] for row in rows] == ["invariant", "moved"]
     code, text = call("audit", "--only", "nothing")
     assert code == 2
     assert "unknown measure 'nothing'" in text

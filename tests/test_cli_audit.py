@@ -49,7 +49,7 @@ def test_an_audit_of_a_users_net_writes_all_three_files(checkpoints: tuple[Path,
     assert code == 0
     assert "rescalings are taken away" in text
     data = json.loads((folder / "a.json").read_text())
-    assert data["schema"] == 3
+    assert data["schema"] == 4
     with (folder / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [row["name"] for row in data["rows"]]
@@ -125,7 +125,7 @@ def test_an_interruption_writes_what_is_done(
     out = mine / "part.json"
     code, text = run("audit", *MINE, "--only", "loss,stop,path_norm", "--json", out)
     assert code == 0
-    assert "interrupted: 1 of 3 rows were done" in text
+    assert "interrupted: 1 of 3 measures were done" in text
     assert [row["name"] for row in json.loads(out.read_text())["rows"]] == ["loss"]
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import spiritlevel as sl
 from spiritlevel.cli import app
-from spiritlevel.theorems.base import Outcome
+from spiritlevel.theorems import Finding
 
 MINE = ("--model", "mine:net", "--data", "mine:data")
 CHEAP = ("any_labels", "flat_memorizer")  # without a trained net
@@ -40,7 +40,7 @@ def test_claims_by_name_write_a_page_into_this_folder(
     page = (tmp_path / "claims.html").read_text(encoding="utf-8")
     assert "Shown on examples of their own." in page
     data = json.loads((tmp_path / "out.json").read_text())
-    assert [claim["name"] for claim in data["claims"]] == list(CHEAP)
+    assert [claim["name"] for claim in data["rows"]] == list(CHEAP)
     assert data["holds"] is True
 
 
@@ -65,10 +65,10 @@ def test_one_on_a_users_model(mine: Path) -> None:
     assert "1 of 1 hold on examples of their own" in text
     signs = {line.split()[0]: line.split()[-1] for line in text.splitlines() if line.strip()}
     assert (signs["gradient_law"], signs["any_labels"]) == ("yes", "own")
-    law, labels = json.loads(out.read_text())["claims"]
+    law, labels = json.loads(out.read_text())["rows"]
     assert (law["about"], law["verdict"], law["holds"]) == ("network", "holds", True)
     assert (labels["about"], labels["verdict"], labels["holds"]) == ("example", "own example", None)
-    assert labels["outcome"]["holds"] is True
+    assert labels["finding"]["holds"] is True
     page = (mine / "page.html").read_text(encoding="utf-8")
     assert "The claim holds on this network. One more was shown on an example of its own." in page
 
@@ -76,7 +76,7 @@ def test_one_on_a_users_model(mine: Path) -> None:
 def test_an_example_that_fails_on_a_users_model_is_exit_code_1(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replaced(monkeypatch, "any_labels", check=lambda **_: Outcome("error 2", {"error": 2.0}, False))
+    replaced(monkeypatch, "any_labels", check=lambda **_: Finding("error 2", {"error": 2.0}, False))
     code, text = run("any_labels", *MINE, "-o", mine / "page.html")
     assert code == 1
     assert "0 of 1 hold on examples of their own" in text
@@ -118,7 +118,7 @@ def test_mistakes_get_one_clear_line(mine: Path, words: list[str], message: str)
 def test_a_claim_that_does_not_hold_is_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replaced(monkeypatch, "any_labels", check=lambda **_: Outcome("error 2", {"error": 2.0}, False))
+    replaced(monkeypatch, "any_labels", check=lambda **_: Finding("error 2", {"error": 2.0}, False))
     code, text = run(*CHEAP, "-o", tmp_path / "c.html")
     assert code == 1
     assert "NO" in text
@@ -126,18 +126,18 @@ def test_a_claim_that_does_not_hold_is_exit_code_1(
     assert "does not hold" in (tmp_path / "c.html").read_text(encoding="utf-8")
 
 
-def stop(**_: object) -> Outcome:
+def stop(**_: object) -> Finding:
     raise KeyboardInterrupt
 
 
-def stop_and_go_on(**_: object) -> Outcome:
+def stop_and_go_on(**_: object) -> Finding:
     """As an eigenvalue does that is interrupted and keeps what it has."""
     with contextlib.suppress(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    return Outcome("from half of the work", {}, False)
+    return Finding("from half of the work", {}, False)
 
 
-def stop_and_fail(**_: object) -> Outcome:
+def stop_and_fail(**_: object) -> Finding:
     """As torch does when it is interrupted in a kernel of its own."""
     try:
         signal.raise_signal(signal.SIGINT)
@@ -157,8 +157,8 @@ def test_an_interruption_keeps_what_is_done(
     assert code == 0
     assert "interrupted: 1 of 3 claims were done" in text
     data = json.loads(out.read_text())
-    assert [claim["name"] for claim in data["claims"]] == ["any_labels"]
-    assert data["interrupted"] == "1 of 3 claims were done"
+    assert [claim["name"] for claim in data["rows"]] == ["any_labels"]
+    assert data["provenance"]["interrupted"] == "1 of 3 claims were done"
     assert "Interrupted: 1 of 3" in (tmp_path / "c.html").read_text(encoding="utf-8")
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -103,8 +103,8 @@ def test_where_the_weights_were_is_said_by_every_command(lightning: Path, comman
     assert said in path.read_text().replace('\\"', '"')
     data = json.loads(path.read_text())
     values = {
-        "measure": lambda: [data["rows"][0]["value"]],
-        "audit": lambda: [data["rows"][0]["here"]["value"]],
+        "measure": lambda: [data["rows"][0]["estimate"]["value"]],
+        "audit": lambda: [data["rows"][0]["values"]["here"]["value"]],
         "compare": lambda: [e["value"] for e in data["pairs"][0]["values"]],
     }
     if command in values:
@@ -120,7 +120,9 @@ def test_data_of_every_kind(mine: Path, kind: str) -> None:
         code, text = run("measure", *words, "--json", mine / name)
         assert code == 0, text
         assert "20 examples" in text
-    one, other = (json.loads((mine / name).read_text())["rows"][0]["value"] for name in "ab")
+    one, other = (
+        json.loads((mine / name).read_text())["rows"][0]["estimate"]["value"] for name in "ab"
+    )
     assert one == pytest.approx(other, rel=1e-6)
 
 
@@ -144,7 +146,7 @@ def test_params_dtype_and_mode_reach_an_audit(mine: Path) -> None:
     noisy = ("--model", "mine:noisy", "--data", "mine:data", "--mode", "train", "--seed", "3")
     code, text = run("audit", *noisy, "--only", "loss", "--json", mine / "a.json")
     assert code == 0, text
-    here = json.loads((mine / "a.json").read_text())["rows"][0]["here"]["value"]
+    here = json.loads((mine / "a.json").read_text())["rows"][0]["values"]["here"]["value"]
     assert here == pytest.approx(masked.value(), rel=1e-6)
 
 
@@ -153,8 +155,10 @@ def test_tol_rtol_and_budget_reach_every_table(mine: Path) -> None:
     import mine as user  # type: ignore[import-not-found]
 
     objective = user.objective()
-    fine = sl.audit(objective, ["hessian_trace"], rtol=1e-4, budget=2000)["hessian_trace"].here
-    rough = sl.audit(objective, ["hessian_trace"], budget=4)["hessian_trace"].here
+    fine = sl.audit(objective, ["hessian_trace"], rtol=1e-4, budget=2000, way=False)[
+        "hessian_trace"
+    ].here
+    rough = sl.audit(objective, ["hessian_trace"], budget=4, way=False)["hessian_trace"].here
     assert fine.error <= 1e-4 * fine.value
     assert rough.error > fine.error
     other = sl.sharpen(objective, target=100).objective
@@ -166,7 +170,7 @@ def test_tol_rtol_and_budget_reach_every_table(mine: Path) -> None:
         code, text = run(command, *MINE, *words)
         assert code == 0, text
         row = json.loads(path.read_text())["rows"][0]
-        here = row.get("here", row)
+        here = row["estimate"] if command == "measure" else row["values"]["here"]
         assert (here["stderr"] or 0.0) <= 1e-4 * here["value"]
 
 
@@ -178,7 +182,9 @@ def test_files_of_measure_and_compare(mine: Path) -> None:
     assert text.count("written to") == 3
     rows = json.loads(out[1].read_text())["rows"]
     with out[2].open(newline="") as file:
-        assert [float(r["value"]) for r in csv.DictReader(file)] == [r["value"] for r in rows]
+        assert [float(r["value"]) for r in csv.DictReader(file)] == [
+            r["estimate"]["value"] for r in rows
+        ]
     assert "<h1>" in out[0].read_text()
     import mine as user  # type: ignore[import-not-found]
 
@@ -195,11 +201,12 @@ def test_symmetries_and_twins_as_json(mine: Path) -> None:
     path = mine / "s.json"
     code, text = run("symmetries", *MINE, "--params", "0.*", "--json", path)
     assert code == 0, text
-    assert json.loads(path.read_text())["dim"] == 0  # the layer after it is held fast
+    assert json.loads(path.read_text())["group"]["dim"] == 0  # the layer after it is held fast
     code, text = run("symmetries", "--model", "mine:net", "--json", path)
     assert code == 0, text
     found = json.loads(path.read_text())
-    assert (found["dim"], len(found["generators"]), found["kinds"]) == (5, 5, {"hidden": 5})
+    assert (found["group"]["dim"], len(found["generators"])) == (5, 5)
+    assert found["group"]["kinds"] == {"hidden": 5}
     code, text = run("sharpen", *MINE, "--target", "1e4", "--dtype", "float64", "--json", path)
     assert code == 0, text
     twin = json.loads(path.read_text())
@@ -272,7 +279,9 @@ def test_one_of_several_heads(mine: Path) -> None:
     batches = user.data()
     x, y = (torch.cat([b[i] for b in batches]) for i in (0, 1))
     want = F.cross_entropy(two.Two()(x)["logits"], y)
-    assert json.loads(path.read_text())["rows"][0]["value"] == pytest.approx(want.item(), rel=1e-5)
+    assert json.loads(path.read_text())["rows"][0]["estimate"]["value"] == pytest.approx(
+        want.item(), rel=1e-5
+    )
     code, text = run("measure", *words, "--heads", "no", "--only", "loss")
     assert code == 2
     assert "heads='no' is not among the outputs; there are: logits, value" in text

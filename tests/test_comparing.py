@@ -14,12 +14,13 @@ from torch import nn
 
 import pairs
 import spiritlevel as sl
-from spiritlevel.audits.comparison import Comparison, _sharpness
 from spiritlevel.audits.least import Bottoms, bracket
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective.default import digits
+from spiritlevel.results import Comparison
+from spiritlevel.results.comparison import Answer
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def test_two_lower_bounds_do_not_tell_maxima_apart() -> None:
          "2.weight": p["2.weight"][:, order]}
     )  # fmt: skip
     found = sl.compare({"net": objective, "permuted": permuted}, ["adaptive_worst", "keskar"])
-    assert {pair.answer for pair in found.pairs} <= {"undecided", "equal"}
+    assert {pair.answer for pair in found.pairs} <= {Answer.UNDECIDED, Answer.EQUAL}
 
 
 def shifted(scale: float, shift: float) -> sl.Objective:
@@ -160,7 +161,7 @@ def test_verdicts_about_the_hessian_come_from_it() -> None:
 
 def test_not_everything_that_is_larger_is_sharper() -> None:
     """A larger smallest eigenvalue is a flatter saddle, a larger rank no sharpness."""
-    words = {name: _sharpness(measure) for name, measure in sl.MEASURES.items()}
+    words = {name: measure.is_sharpness for name, measure in sl.MEASURES.items()}
     assert {name for name, sharp in words.items() if not sharp} == {
         "loss", "gradient_norm", "lambda_min", "layer_traces", "effective_rank", "fisher_rao",
         "path_norm",
@@ -170,7 +171,7 @@ def test_not_everything_that_is_larger_is_sharper() -> None:
 def test_what_was_searched_for_has_no_known_bottom() -> None:
     """Away from a minimum its slope decides, which no second order tells of."""
     found = sl.compare({"a": net(16), "b": net(300)}, ["eps_sharpness"])["eps_sharpness"]
-    assert found.answer == "undecided"
+    assert found.answer is Answer.UNDECIDED
     assert found.least is None
 
 
@@ -241,7 +242,7 @@ def test_it_writes_itself() -> None:
     assert data["names"] == ["small", "large"]
     row = next(p for p in data["pairs"] if p["name"] == "hessian_spectral")
     assert row["answer"] == "survives"
-    assert row["turned"] == "reached"
+    assert row["turned"]["outcome"] == "reached"
     lines = by_batch().to_csv().splitlines()
     assert lines[0].startswith("name,sharper,other,value_sharper")
     assert len(lines) == 1 + len(by_batch().pairs)

@@ -77,7 +77,7 @@ def test_a_user_registers_a_measure() -> None:
         expected = float(point.vector.abs().max())
         assert largest(point) == expected
         assert sl.measure(point, [name])[name].value == expected
-        row = sl.audit(point, [name])[name]
+        row = sl.audit(point, [name], way=False)[name]
         assert row.text.startswith("moved x ")
         conformance.check(sl.MEASURES[name])
         with pytest.raises(sl.SpiritlevelError, match="there is a measure 'largest_weight"):

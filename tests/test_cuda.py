@@ -96,7 +96,7 @@ def test_an_audit_is_the_same_on_both_devices(tmp_path: Path) -> None:
     model = randomized(net)
     names = [name for name, entry in sl.MEASURES.items() if not entry.parts]
     cpu, gpu = (
-        sl.audit(sl.Objective(model, data, F.cross_entropy, device=device), names)
+        sl.audit(sl.Objective(model, data, F.cross_entropy, device=device), names, way=False)
         for device in ("cpu", "cuda")
     )
     for name in names:

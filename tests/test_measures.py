@@ -58,7 +58,7 @@ def test_shared_work_is_paid_once(table: Any) -> None:
         "effective_rank",
     }
     paid = sum(row.estimate.matvecs for row in table if not row.shared)
-    assert table.footer["products"] == pytest.approx(paid + table.rest.products)
+    assert table.provenance["products"] == pytest.approx(paid + table.rest.products)
 
 
 def test_table_prints_and_writes_itself(table: Any, tmp_path: Any) -> None:
@@ -67,10 +67,10 @@ def test_table_prints_and_writes_itself(table: Any, tmp_path: Any) -> None:
         assert part in text
     written = json.loads(table.to_json(tmp_path / "t.json"))
     assert json.loads((tmp_path / "t.json").read_text()) == written
-    assert written["schema"] == 1
+    assert written["schema"] == 2
     row = next(r for r in written["rows"] if r["name"] == "hessian_trace")
-    assert row["value"] == table["hessian_trace"].value
-    assert row["stderr"] == table["hessian_trace"].stderr
+    assert row["estimate"]["value"] == table["hessian_trace"].value
+    assert row["estimate"]["stderr"] == table["hessian_trace"].stderr
     assert written["provenance"]["versions"]["torch"] == torch.__version__
     assert "<td>spectral norm</td>" in table.to_html()
     with pytest.raises(sl.SpiritlevelError, match="no row 'x'; there are: loss"):
@@ -88,8 +88,8 @@ def test_the_same_seed_gives_the_same_table(objective: sl.Objective) -> None:
 def test_only_what_is_asked_is_computed(objective: sl.Objective) -> None:
     cheap = sl.measure(objective, ["loss", "gradient_norm"])
     assert [row.name for row in cheap] == ["loss", "gradient_norm"]
-    assert cheap.footer["products"] == 0
-    assert "product" not in cheap.footer
+    assert cheap.provenance["products"] == 0
+    assert "product" not in cheap.provenance
     with pytest.raises(sl.SpiritlevelError, match="unknown measure 'sharpness'; there are: loss"):
         sl.measure(objective, ["sharpness"])
 
@@ -104,8 +104,8 @@ def test_an_interruption_keeps_the_rows_that_are_done(
     monkeypatch.setitem(sl.MEASURES, "hessian_trace", replace(entry, function=stop))
     table = sl.measure(objective)
     assert [row.name for row in table][-1] == "lambda_min"
-    assert table.footer["interrupted"] == "5 rows were done"
-    assert "interrupted: 5 rows were done" in str(table)
+    assert table.provenance["interrupted"] == "5 of 9 measures were done"
+    assert "interrupted: 5 of 9 measures were done" in str(table)
 
 
 def test_an_interruption_inside_a_row_ends_the_table(
@@ -124,7 +124,7 @@ def test_an_interruption_inside_a_row_ends_the_table(
     table = sl.measure(objective, ["expected_sharpness", "gradient_norm"], rtol=1e-9)
     assert [row.name for row in table] == ["expected_sharpness"]
     assert table["expected_sharpness"].status is Status.INTERRUPTED
-    assert table.footer["interrupted"] == "1 rows were done"
+    assert table.provenance["interrupted"] == "1 of 2 measures were done"
 
 
 def test_what_did_not_converge_stands_out(objective: sl.Objective) -> None:

@@ -13,7 +13,6 @@ import conformance
 import reports
 import spiritlevel as sl
 from browsing import background, chromium, opened, scroll_width
-from spiritlevel.report import audit_page
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +25,7 @@ def browser() -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where the report lies."""
     path: Path = tmp_path_factory.mktemp("report") / "audit.html"
-    page = audit_page(reports.audit(), reports.journey(), title="Audit of a net")
-    path.write_text(page, encoding="utf-8")
+    path.write_text(reports.page(reports.audit(way=reports.way())), encoding="utf-8")
     return path.as_uri()
 
 
@@ -81,10 +79,10 @@ def test_the_keyboard_moves_the_spectrum_and_not_the_predictions(page: Page) -> 
 
 def test_the_predictions_shown_are_those_of_the_stop(browser: Browser, tmp_path: Path) -> None:
     """The panel would show a change if there were one."""
-    walk = reports.journey()
-    walk["stops"][-1]["predictions"][0] = [0.5, 0.5]
+    way = reports.way()
+    way["stops"][-1]["predictions"][0] = [0.5, 0.5]
     path = tmp_path / "audit.html"
-    path.write_text(audit_page(reports.audit(), walk, title="changed"), encoding="utf-8")
+    path.write_text(reports.page(reports.audit(way=way)), encoding="utf-8")
     page = browser.new_page()
     page.goto(path.as_uri())
     page.locator("#stop").press("End")
@@ -94,7 +92,7 @@ def test_the_predictions_shown_are_those_of_the_stop(browser: Browser, tmp_path:
 
 def test_a_real_audit(browser: Browser, tmp_path: Path) -> None:
     """Curvature by the thousand, and not one digit of a prediction."""
-    path = sl.write_report(sl.audit(conformance.objective()), tmp_path / "report.html")
+    path = sl.write_report(sl.audit(conformance.objective(), way=False), tmp_path / "report.html")
     page = browser.new_page()
     fetched: list[str] = []
     wrong: list[str] = []

@@ -15,9 +15,9 @@ import conformance
 import reports
 import spiritlevel as sl
 import tables
-from reports import text
+from reports import page, text
 from spiritlevel.base.estimate import format_value
-from spiritlevel.report import comparison_page, table_page
+from spiritlevel.results.result import result_from
 
 EVIL = "<script>alert(1)</script>"
 
@@ -28,12 +28,12 @@ def cells(source: str, name: str) -> str:
     return text(found[0])
 
 
-def measured(**more: Any) -> str:
-    return table_page({**tables.table(), **more}, title="Measures of a net")
+def measured() -> str:
+    return page(tables.table(), "Measures of a net")
 
 
 def compared(data: dict[str, Any] | None = None) -> str:
-    return comparison_page(data or tables.comparison(), title="Two nets")
+    return page(data or tables.comparison())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_page_of_measures_in_order() -> None:
     seen = text(measured())
     order = [
         "Measures of a net",
-        "Close to a minimum: a step gains nothing.",
+        "Close to a minimum: a Newton step lowers the loss by 0%",
         "The measures",
         "how jvp of gradient against finite differences 3e-10 rounding 3e-06",
         "Notes the model holds torch.bfloat16",
@@ -67,37 +67,38 @@ def test_the_page_of_measures_in_order() -> None:
 
 def test_a_table_without_curvature_says_less() -> None:
     data = tables.table()
-    for key in ("product", "product_check", "product_rounding", "notes"):
+    for key in ("product", "product_check", "product_rounding"):
         del data["provenance"][key]
-    data |= {"verdict": "", "rows": data["rows"][:1]}
-    seen = text(table_page(data, title="t"))
+    data["provenance"]["notes"] = []
+    data |= {"rest": None, "rows": data["rows"][:1]}
+    seen = text(page(data))
     assert "1 measure." in seen
     assert "The products" not in seen
     assert "Notes" not in seen
     assert "Interrupted" not in seen
     data["provenance"]["interrupted"] = "1 rows were done"
-    assert "Interrupted: 1 rows were done" in text(table_page(data, title="t"))
+    assert "Interrupted: 1 rows were done" in text(page(data))
 
 
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("loss", "loss 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 ✓ the verdict on loss"),
+        ("loss", "loss 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 ✓ large is larger, and it survives"),
         (
             "hessian_spectral",
             "spectral norm 0.213251 ± 2.5e-07 least 0.1532 to 0.1535 7.64852 ± 9.0e-06 least 5.271 "
-            "to 5.283 ✓ the verdict on spectral norm A twin of small with identical predictions "
-            "has 26.0.",
+            "to 5.283 ✓ large is sharper, and it survives A twin of small with identical "
+            "predictions has 26.0.",
         ),
         (
             "hessian_trace",
-            "trace 0.213251 ± 2.5e-07 least 2.000 7.64852 ± 9.0e-06 least 2.000 ≠ the verdict on "
-            "trace A twin of small with identical predictions has 26.0.",
+            "trace 0.213251 ± 2.5e-07 least 2.000 7.64852 ± 9.0e-06 least 2.000 ≠ large is "
+            "sharper only in these coordinates A twin of small with identical predictions has "
+            "26.0.",
         ),
         (
             "orbit_trace",
-            "least trace on orbit 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 = the verdict on least "
-            "trace on orbit",
+            "least trace on orbit 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 = equal",
         ),
     ],
 )
@@ -110,7 +111,10 @@ def test_the_matrix_of_a_least_value_is_said_and_how_well_it_is_known() -> None:
     data = tables.comparison()
     data["pairs"][1]["matrix"] = "hessian"
     data["pairs"][2] |= {"matrix": "ggn", "order": 2}
-    data["pairs"][3] |= {"matrix": "ggn", "least": [[0.0, 3.0], [-1e-9, 2.0]]}
+    data["pairs"][3] |= {
+        "matrix": "ggn",
+        "least": [tables.interval(0.0, 3.0), tables.interval(-1e-9, 2.0)],
+    }
     assert "least 0.1532 to 0.1535 of the Hessian" in cells(compared(data), "hessian_spectral")
     second = "least 2.000 of the Gauss-Newton matrix, to second order"
     assert second in cells(compared(data), "hessian_trace")
@@ -126,6 +130,7 @@ def answered(*answers: tuple[str, str]) -> str:
         tables.pair(f"m{i}", f"m{i}", answer, sharper=sharper, other=other[sharper])
         for i, (answer, sharper) in enumerate(answers)
     ]
+    data["values"] = tables.values(data["pairs"])
     found = re.search(r"<h1>(.*?)</h1>", compared(data))
     assert found
     return found[1]
@@ -165,6 +170,7 @@ def test_the_cards_count_every_answer() -> None:
     assert "Undecided 1 of 5" in seen
     data = tables.comparison()
     data["pairs"] = data["pairs"][:2]
+    data["values"] = tables.values(data["pairs"])
     seen = text(compared(data))
     assert "Only in these coordinates 0 of 2" in seen
     assert "Undecided" not in seen.split("The measures")[0]
@@ -175,7 +181,7 @@ def test_three_networks_have_an_answer_for_each_two() -> None:
     row = cells(compared(data), "orbit_trace")
     last = data["names"][2]
     for two in ("large and small", f"{last} and small", f"{last} and large"):
-        assert f"= {two}: the verdict on least trace on orbit" in row
+        assert f"= {two}: equal" in row
     assert "Of 12 comparisons of sharpness, 3 survive the symmetries." in text(compared(data))
 
 
@@ -183,21 +189,17 @@ def test_what_comes_from_outside_is_escaped() -> None:
     table = tables.table()
     table["rows"][0] |= {"title": EVIL, "name": '"><b>'}
     table["provenance"]["notes"] = [EVIL]
-    table["verdict"] = EVIL
     comparison = tables.three()
     comparison["names"][2] = EVIL
     for pair in comparison["pairs"]:
-        pair["title"] = pair["verdict"] = EVIL
+        pair["title"] = EVIL
         pair["sharper"] = EVIL if pair["sharper"].startswith("runs") else pair["sharper"]
-    for source in (
-        table_page(table, title=EVIL),
-        comparison_page(comparison, title=EVIL),
-        html_of_results(),
-    ):
+    comparison["values"] = tables.values(comparison["pairs"])
+    for source in (page(table, EVIL), page(comparison, EVIL), html_of_results()):
         assert "<script>alert" not in source
         assert EVIL in html.unescape(source)
         assert source.count("</script>") <= 1  # the theme
-    assert '"><b>' not in table_page(table, title="t")
+    assert '"><b>' not in page(table)
 
 
 def html_of_results() -> str:
@@ -239,7 +241,7 @@ def test_reports_of_real_results_show_their_numbers(tmp_path: Path) -> None:
 
 
 def test_other_things_have_no_report(tmp_path: Path) -> None:
-    with pytest.raises(sl.SpiritlevelError, match="write_report got a dict; give what audit, meas"):
+    with pytest.raises(sl.SpiritlevelError, match="give a result, not a dict: what audit, measure"):
         sl.write_report({}, tmp_path / "r.html")  # type: ignore[arg-type]
 
 
@@ -268,9 +270,15 @@ def test_the_samples_have_the_keys_of_real_data() -> None:
     """Else these tests would test a page that nobody gets."""
     objective = conformance.objective()
     found = sl.compare({"a": objective, "b": objective}, ["loss"]).to_dict()
-    assert set(found["pairs"][0]) >= set(tables.comparison()["pairs"][0])
-    assert set(found["provenance"]) == set(tables.comparison()["provenance"])
+    sample = result_from(tables.comparison()).to_dict()
+    assert set(found) == set(sample)
+    assert set(found["pairs"][0]) == set(sample["pairs"][0])
+    assert set(found["provenance"]) == set(sample["provenance"])
     table = sl.measure(objective, ["lambda_max"], compile=False).to_dict()
-    assert set(table["rows"][0]) == set(tables.table()["rows"][0])
-    assert set(table["provenance"]) >= set(tables.table()["provenance"]) - {"notes"}
-    assert set(reports.estimate(1.0)) < set(table["rows"][0])
+    sample = result_from(tables.table()).to_dict()
+    assert set(table["rows"][0]) == set(sample["rows"][0])
+    assert set(table["provenance"]) == set(sample["provenance"])
+    audit = sl.audit(objective, ["loss"], way=False).to_dict()
+    sample = result_from(reports.audit()).to_dict()
+    assert set(audit) == set(sample)
+    assert set(audit["provenance"]) == set(sample["provenance"])

@@ -10,12 +10,12 @@ from playwright.sync_api import Browser, ViewportSize
 
 import tables
 from browsing import background, chromium, opened, scroll_width
-from spiritlevel.report import comparison_page, table_page
+from reports import page as drawn
 
 PAGES = {
-    "measure": table_page(tables.table(), title="Measures of a net"),
-    "compare": comparison_page(tables.comparison(), title="Two nets"),
-    "three": comparison_page(tables.three(), title="Three nets"),
+    "measure": drawn(tables.table()),
+    "compare": drawn(tables.comparison()),
+    "three": drawn(tables.three()),
 }
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.measures.rest import Rest, Standing
+from spiritlevel.results.data import plain
+from spiritlevel.results.rest import Rest, Standing
 
 
 def line() -> nn.Linear:
@@ -81,7 +82,7 @@ def test_a_negative_end_is_not_taken_for_the_top() -> None:
         return 5 * w[0].square().sum() - 9 * w[1].square().sum() + 30 + 0.1 * w[2].sum()
 
     objective = sl.Objective(line(), (randn(30, 4), labels(30)), loss)
-    found = sl.audit(objective, ["hessian_spectral"]).rest
+    found = sl.audit(objective, ["hessian_spectral"], way=False).rest
     assert found is not None
     assert found.lowest == pytest.approx(-18.0, rel=1e-3)
     assert found.highest == pytest.approx(10.0, rel=1e-3)
@@ -96,7 +97,9 @@ def test_negative_curvature_across_the_slope_is_seen() -> None:
         return w[0].square().sum() - 0.3 * w[1].square().sum() + 1e-6 * w[0].sum() + 5
 
     objective = sl.Objective(line(), (randn(30, 4), labels(30)), loss)
-    found = sl.audit(objective.at({"weight": torch.zeros(3, 4)}), ["hessian_spectral"]).rest
+    found = sl.audit(
+        objective.at({"weight": torch.zeros(3, 4)}), ["hessian_spectral"], way=False
+    ).rest
     assert found is not None
     assert found.lowest == pytest.approx(-0.6, rel=1e-6)
     assert found.standing is Standing.SADDLE
@@ -153,7 +156,7 @@ def test_what_follows_from_the_numbers(change: dict[str, float], expected: Stand
     assert rest.standing is expected
     assert math.isfinite(rest.gain)
     assert "inf" not in rest.text
-    assert rest.to_dict()["standing"] == expected.value
+    assert plain(rest)["standing"] == expected.value
 
 
 def test_nothing_is_said_where_nothing_was_asked() -> None:

@@ -202,7 +202,7 @@ def test_a_layer_of_zeros_proves_nothing_but_does_not_crash() -> None:
         lambda m, g: sl.sharpen(m, target=10.0),
         lambda m, g: sl.zero_in_ball(m, 1.0),
         lambda m, g: sl.orbit.minimum(m),
-        lambda m, g: sl.audit(m),
+        lambda m, g: sl.audit(m, way=False),
         lambda m, g: g.apply(m, g.identity()),
     ],
 )

@@ -223,7 +223,7 @@ def test_eigenvalues_are_counted_where_the_twin_is(witnesses: dict[str, Witness]
 def test_a_loss_that_moves_along_the_rescalings_is_no_case_for_them(setting: Setting) -> None:
     """Not refuted and not confirmed: the premise is missing."""
     found = claims(with_decay(setting.objective), ["spectral_norm", "gradient_law"], figures=False)
-    assert [result.verdict for result in found.results] == ["not checked"] * 2
+    assert [result.verdict for result in found.rows] == ["not checked"] * 2
     assert found.holds
 
 
@@ -362,10 +362,10 @@ def test_a_table_with_figures_on_a_given_network() -> None:
     assert list(found.figures) == ["infinite_volume", "flat_memorizer"]
     data = json.loads(found.to_json())
     assert data["holds"] is True
-    assert data["claims"][1]["outcome"]["numbers"]["boxes"] == 60
-    assert data["claims"][2]["about"] == "example"
-    assert data["claims"][2]["holds"] is None
-    assert data["claims"][2]["outcome"]["holds"] is True
+    assert data["rows"][1]["finding"]["numbers"]["boxes"] == 60
+    assert data["rows"][2]["about"] == "example"
+    assert data["rows"][2]["holds"] is None
+    assert data["rows"][2]["finding"]["holds"] is True
 
 
 def test_a_network_without_rescalings_is_told_so() -> None:

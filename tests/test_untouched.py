@@ -142,13 +142,14 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "symmetry": lambda m: symmetry.permutations(objective(m)),
     "head_maps": lambda m: symmetry.head_maps(m, randn(2, 3, 4)),
     "sign_flips": lambda m: symmetry.sign_flips(objective(m)),
-    "audit": lambda m: sl.audit(objective(m), ["hessian_spectral", "fisher_rao"]),
-    "Audit": lambda m: str(sl.audit(objective(m), ["loss"])),
+    "audit": lambda m: sl.audit(objective(m), ["hessian_spectral", "fisher_rao"], way=False),
+    "Audit": lambda m: str(sl.audit(objective(m), ["loss"], way=False)),
     "compare": lambda m: sl.compare({"a": objective(m), "b": objective(m)}, ["hessian_trace"]),
     "Comparison": lambda m: str(sl.compare({"a": objective(m), "b": objective(m)}, ["loss"])),
-    "write_report": lambda m: sl.write_report(sl.audit(objective(m), ["loss"]), os.devnull),
+    "write_report": lambda m: sl.write_report(
+        sl.audit(objective(m), ["loss"], way=False), os.devnull
+    ),
     "claims": lambda m: sl.claims(objective(m), ["reparametrization_law", "any_labels"]),
-    "write_claims": lambda m: sl.write_claims(sl.claims(objective(m), "any_labels"), os.devnull),
     "coordinates": lambda m: (
         sl.hessian(
             objective(m).reparametrize(sl.coordinates.Power(objective(m).vector + 0.1, 0.5, 0.1))

@@ -40,16 +40,19 @@ _HOMES = {
     "symmetries": "symmetry",
     "verify": "symmetry",
     "Group": "symmetry",
-    "Certificate": "symmetry",
+    "Certificate": "results",
     "sharpen": "witnesses.sharpened",
     "sharpen_many": "witnesses.sharpened",
     "zero_in_ball": "witnesses.sharpened",
     "audit": "audits.audit",
-    "Audit": "audits.result",
+    "Audit": "results",
+    "Claims": "results",
+    "Result": "results",
+    "Table": "results",
+    "load": "results",
     "compare": "audits.comparison",
-    "Comparison": "audits.comparison",
+    "Comparison": "results",
     "write_report": "report",
-    "write_claims": "report",
     "CLAIMS": "theorems",
     "claims": "theorems",
     "MEASURES": "measures",
@@ -65,13 +68,16 @@ __all__ = [
     "MEASURES",
     "Audit",
     "Certificate",
+    "Claims",
     "Comparison",
     "Estimate",
     "Group",
     "Objective",
     "Operator",
+    "Result",
     "SpiritlevelError",
     "Status",
+    "Table",
     "__version__",
     "audit",
     "claims",
@@ -88,6 +94,7 @@ __all__ = [
     "ggn",
     "ggn_diagonal",
     "hessian",
+    "load",
     "measure",
     "negative_eigenvalues",
     "orbit",
@@ -103,7 +110,6 @@ __all__ = [
     "verify",
     "witnesses",
     "worst_in_ball",
-    "write_claims",
     "write_report",
     "zero_in_ball",
 ]
@@ -111,8 +117,7 @@ __all__ = [
 if TYPE_CHECKING:
     from spiritlevel import coordinates, orbit, symmetry, witnesses
     from spiritlevel.audits.audit import audit
-    from spiritlevel.audits.comparison import Comparison, compare
-    from spiritlevel.audits.result import Audit
+    from spiritlevel.audits.comparison import compare
     from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.base.estimate import Estimate, Status
     from spiritlevel.base.operator import Operator, from_matrix, restricted, scaled
@@ -120,7 +125,8 @@ if TYPE_CHECKING:
     from spiritlevel.measures import MEASURES, measure, register, worst_in_ball
     from spiritlevel.objective import Objective
     from spiritlevel.objective.default import default_objective
-    from spiritlevel.report import write_claims, write_report
+    from spiritlevel.report import write_report
+    from spiritlevel.results import Audit, Certificate, Claims, Comparison, Result, Table, load
     from spiritlevel.spectral import (
         density,
         diagonal,
@@ -130,7 +136,7 @@ if TYPE_CHECKING:
         negative_eigenvalues,
         trace,
     )
-    from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+    from spiritlevel.symmetry import Group, symmetries, verify
     from spiritlevel.theorems import CLAIMS, claims
     from spiritlevel.witnesses.sharpened import sharpen, sharpen_many, zero_in_ball
 

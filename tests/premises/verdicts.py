@@ -139,9 +139,11 @@ def check_audit(bench: Bench) -> None:
     """Every value at every point of two rows, what is invariant, and what is proved to be least."""
     first = bench.case.seed % len(AUDITED)
     names = ["loss", AUDITED[first], AUDITED[(first + 1 + bench.case.examples) % len(AUDITED)]]
-    found = sl.audit(bench.objective, names, group=bench.group, seed=bench.case.seed)
+    found = sl.audit(bench.objective, names, group=bench.group, seed=bench.case.seed, way=False)
     _check_notes(bench, found)
-    points = {"here": bench.truth.point} | {p: bench.at(t) for p, t in found.elements.items()}
+    points = {"here": bench.truth.point} | {
+        p: bench.at(t) for p, t in found.points.elements.items()
+    }
     for point, vector in points.items():
         outputs, loss = change(bench, vector)
         assert max(outputs, loss) <= 1e-6, f"{point} is another network: {outputs:.2g}, {loss:.2g}"
@@ -185,7 +187,9 @@ def _check_notes(bench: Bench, audit: Any) -> None:
 
 def check_orbit_measures(bench: Bench) -> None:
     """The least values as rows of an audit: from here and from a point far away."""
-    found = sl.audit(bench.objective, list(LEAST), group=bench.group, seed=bench.case.seed)
+    found = sl.audit(
+        bench.objective, list(LEAST), group=bench.group, seed=bench.case.seed, way=False
+    )
     _check_notes(bench, found)
     for row in found.rows:
         assert not row.bug, f"{row.name}: {row.text}"

@@ -8,24 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from spiritlevel.audits.result import Audit, Row
-from spiritlevel.audits.verdicts import ALIKE, Infimum, Outcome, below, judge, least_seen
+from spiritlevel.audits.verdicts import ALIKE, below, judge, least_seen
+from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import scaled
-from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import heard_interrupts, set_apart
-from spiritlevel.base.version import __version__
-from spiritlevel.measures.base import Measure
+from spiritlevel.base.scope import set_apart
+from spiritlevel.measures.base import Bottom, Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.measures.rest import rest
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.orbit import OrbitMinimum
-from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+from spiritlevel.results.audit import Audit, Row
+from spiritlevel.results.certificate import Certificate
+from spiritlevel.results.loop import Done, one_by_one
+from spiritlevel.results.provenance import provenance
+from spiritlevel.results.verdicts import Infimum, Outcome
+from spiritlevel.symmetry import Group, symmetries, verify
 from spiritlevel.symmetry.tracing.degree import multilinear
 from spiritlevel.witnesses.sharpened import sharpen
 
@@ -43,6 +45,7 @@ DEFAULT = (
     "orbit_trace",
     "orbit_spectral",
 )
+FLATTEST = Bottom("spectral", "ggn")  # what has this bottom needs the flattest point
 FAR = 1e-2  # relative: predictions that an eps changes by more are not those of one network
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
 PROBES = 64  # of a value that seems to refute a bound
@@ -61,6 +64,7 @@ def audit(
     rtol: float = 0.1,
     budget: int = 200,
     group: Group | None = None,
+    way: bool = True,
 ) -> Audit:
     """Measure a network at several points that compute the same function, and compare.
 
@@ -68,8 +72,8 @@ def audit(
     Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
     and one sharpened on purpose. That predictions stay is proved for each before anything is
     measured. A measure that promises to be invariant and moves is a bug. `tol`, `rtol` and `budget`
-    are those of `measure`, at the given point; elsewhere the numbers are rougher. Interrupted, it
-    returns the rows that are done.
+    are those of `measure`, at the given point; elsewhere the numbers are rougher. `way` is the
+    figure of the report, which takes about as long again. Interrupted, it returns what is done.
     """
     only_objectives(objective)
     names = checked(measures, single=True)
@@ -77,38 +81,41 @@ def audit(
         raise SpiritlevelError(f"strength={strength}: give a positive number")
     begin = time.perf_counter()
     group = symmetries(objective) if group is None else group
-    ends = [name for name in names if MEASURES[name].shares == "extremes"]
-    both_ends = any(name != "hessian_spectral" for name in ends)
+    both_ends = any(MEASURES[name].ends == 2 for name in names)
     here = {"tol": tol, "rtol": rtol, "budget": budget}
     work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
     work.find_points(names)
     found_points = time.perf_counter()
-    rows, interrupted = _rows(work, names)
-    standing = None if interrupted else rest(work.here)
-    work.products += 0 if standing is None else standing.products
-    provenance = {
-        "examples": objective.examples,
-        "parameters": objective.size,
-        "dtype": str(objective.dtype).removeprefix("torch."),
-        "device": str(objective.device),
-        "seed": seed,
-        "strength": strength,
-        "products": work.products,
-        "seconds": time.perf_counter() - begin,
-        "seconds_for_points": found_points - begin,
-        "notes": work.notes,
-        "interrupted": interrupted,
-        "versions": {"spiritlevel": __version__, "torch": torch.__version__},
-    }
-    return Audit(
-        tuple(rows), objective, group, work.elements, work.certificates, provenance, standing
+    refuses = (SpiritlevelError, ArithmeticError, RuntimeError)  # one bad row is not the audit
+    done = one_by_one(names, lambda name: _row(work, name), label="audit", refuses=refuses)
+    return _result(work, done, way, begin, found_points)
+
+
+def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points: float) -> Audit:
+    objective, group = work.objective, work.group
+    standing = None if done.interrupted else rest(work.here)
+    points = Points(objective, group, work.elements)
+    drawn = way_along(points) if way and not done.interrupted else None
+    told = provenance(
+        **described(objective),
+        seed=work.seed,
+        strength=work.strength,
+        products=work.products + (0 if standing is None else standing.products),
+        seconds=time.perf_counter() - begin,
+        seconds_for_points=found_points - begin,
+        notes=work.notes,
+        refused=done.refused,
+        interrupted=done.interrupted,
     )
+    name, rows = type(objective.module).__name__, tuple(done.found.values())
+    freedom = group.freedom()
+    return Audit(name, rows, freedom, work.certificates, standing, drawn, told, points)
 
 
-Way = tuple[Tensor, Certificate | None]  # an element, and its certificate where there is one
+Found = tuple[Tensor, Certificate | None]  # an element, and its certificate where there is one
 
 
-def _bottom(found: OrbitMinimum) -> Way:
+def _bottom(found: OrbitMinimum) -> Found:
     return found.log_scales, found.certificate
 
 
@@ -136,7 +143,7 @@ class _Work:
         """Elements of the group, each with the proof that predictions stay."""
         base, group = self.objective, self.group
         self.points["here"] = Instruments(base, **self.accuracy, **self.settings)
-        ways: dict[str, Callable[[], Way]] = {
+        ways: dict[str, Callable[[], Found]] = {
             "moved": lambda: (group.random(self.seed, self.strength), None),
             "sharpened": self._sharpened,
             "balanced": lambda: _bottom(self.here.least_trace),
@@ -145,7 +152,7 @@ class _Work:
             layers = group.layerwise()
             random = layers.random(self.seed, self.strength)
             ways["layers"] = lambda: (group.of_layers(random), None)
-        if "orbit_spectral" in names:
+        if any(MEASURES[name].bottom == FLATTEST for name in names):
             ways["flattest"] = lambda: _bottom(self.here.least_norm)
         for name, way in ways.items() if group.dim else ():
             try:
@@ -165,7 +172,7 @@ class _Work:
             self.elements[name] = element
             self.points[name] = self._there(twin, element, certificate)
 
-    def _sharpened(self) -> Way:
+    def _sharpened(self) -> Found:
         found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
         return self.group.of_layers(found.element), found.certificate
 
@@ -194,51 +201,22 @@ class _Work:
 
     def places(self, measure: Measure) -> list[str]:
         """Where a measure is made: where it should stay, or where it is small and where large."""
-        if measure.promises("unit") and measure.family in ("orbit", "curvature"):
-            wanted = ["here", "moved"]  # many products each
+        if measure.points:
+            wanted = measure.points
         elif measure.promises("unit"):
-            wanted = ["here", "moved", "sharpened"]
+            wanted = ("here", "moved", "sharpened")
         elif measure.promises("layer"):
-            wanted = ["here", "moved", "layers", "sharpened"]
-        elif measure.shares == "extremes":
-            wanted = ["here", "balanced", "flattest", "sharpened"]
+            wanted = ("here", "moved", "layers", "sharpened")
+        elif measure.ends:
+            wanted = ("here", "balanced", "flattest", "sharpened")
         else:
-            wanted = ["here", "balanced", "sharpened"]
+            wanted = ("here", "balanced", "sharpened")
         return [name for name in wanted if name in self.points]
 
 
-def _rows(work: _Work, names: list[str]) -> tuple[list[Row], str | None]:
-    """Every measure at its points; what this objective does not have is left out, and said."""
-    rows: list[Row] = []
-    total = sum(len(work.places(MEASURES[name])) for name in names)
-    with bar(total, "audit") as progress, heard_interrupts() as heard:
-        try:
-            for name in names:
-                progress.set_postfix_str(name)
-                try:
-                    row = _row(work, name, progress.update)
-                except SpiritlevelError as error:
-                    work.notes.append(f"no {name}: {error}")
-                    continue
-                except (ArithmeticError, RuntimeError) as error:  # one bad row is not the audit
-                    work.notes.append(f"no {name}: {type(error).__name__}: {error}")
-                    continue
-                if heard:  # something inside kept what it had: that row is not done
-                    raise KeyboardInterrupt
-                rows.append(row)
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            return rows, f"{len(rows)} of {len(names)} rows were done"
-    return rows, None
-
-
-def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
+def _row(work: _Work, name: str) -> Row:
     measure = MEASURES[name]
-    values: dict[str, Estimate] = {}
-    for place, found in _estimates(work, measure):
-        values[place] = found
-        tick()
+    values = dict(_estimates(work, measure))
     alike = ALIKE[work.objective.dtype]
     apart = [c.relative for c in work.certificates.values() if c.verdict == "approximate"]
     outcome = judge(measure, values, alike, bool(apart))
@@ -249,9 +227,8 @@ def _row(work: _Work, name: str, tick: Callable[[], Any]) -> Row:
             f"{name} at the point {infimum.refuted} is below {infimum.lower_bound:.6g}, which was "
             "to be the least: an error of spiritlevel's; please report it"
         )
-    title, promised = measure.title.strip(), measure.promises("unit")
-    worst = max(apart, default=0.0)
-    return Row(name, title, measure.family, values, infimum, promised, outcome, worst)
+    promised, worst = measure.promises("unit"), max(apart, default=0.0)
+    return Row(name, measure.title, measure.family, values, infimum, promised, outcome, worst)
 
 
 def _estimates(work: _Work, measure: Measure) -> Iterator[tuple[str, Estimate]]:

@@ -8,27 +8,16 @@ from dataclasses import dataclass, field, replace
 from spiritlevel.audits.verdicts import ALIKE, SURE
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.matrices import Kind
 from spiritlevel.measures.base import Bottom
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.orbit.minimum import Norm
-from spiritlevel.orbit.program import Kind
+from spiritlevel.results.comparison import Interval
 
 TOL = 2e-3  # of the least norms of the Hessian
 SLACK = 3  # tolerances by which a search that came to rest may lie above the minimum
 DOMINANT = 0.5  # of the largest eigenvalue: a smallest one that is surely not the norm
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The least value over an orbit as it was found, and two ends between which it lies."""
-
-    value: float
-    low: float
-    high: float
-
-    def scaled(self, factor: float) -> Interval:
-        return Interval(factor * self.value, factor * self.low, factor * self.high)
 
 
 @dataclass

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import Measure
-from spiritlevel.orbit.program import Kind
+from spiritlevel.results.verdicts import Outcome, spread
 
 LAYERWISE = ("here", "layers", "sharpened")  # points that whole layers lead to
 VAGUE = 0.5  # relative: an error that is no error bar but an excuse
@@ -19,42 +17,6 @@ NEARLY = 0.05  # relative: how far the eps of norms may move what is invariant w
 # Relative, beside the errors: what the rounding of parameters and products may do to a value
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
 SURE = 3  # errors: what differs by more is different
-
-
-class Outcome(enum.Enum):
-    """What became of a measure along the orbit."""
-
-    INVARIANT = "invariant"
-    PROMISED = "promised"  # and seen at one point only
-    NEARLY = "nearly invariant"
-    VAGUE = "too uncertain"
-    STILL = "did not move"
-    MOVED = "moved"
-    UNITS = "moved by units"  # not by whole layers, as promised
-    TURNED = "changed sign"
-    OVERFLOW = "overflows"
-    BROKEN = "broke its promise"
-    LAYERS_BROKEN = "broke its promise for layers"
-    REFUTED = "below its bound"  # a value lies below what was to be proved
-
-
-ERRORS = (Outcome.BROKEN, Outcome.LAYERS_BROKEN, Outcome.REFUTED)
-
-
-@dataclass(frozen=True)
-class Infimum:
-    """The least value over the orbit: proved, with a lower bound, or the least one found.
-
-    `matrix` is the one that it is a number of, `point` where the audit found it, and `refuted` the
-    point at which a value lies below the bound, which is an error of ours.
-    """
-
-    value: float
-    lower_bound: float | None
-    proved: bool
-    matrix: Kind | None = None
-    point: str | None = None
-    refuted: str | None = None
 
 
 def judge(
@@ -117,14 +79,3 @@ def turned(values: Iterable[Estimate]) -> bool:
     found = list(values)
     ups = any(e.value > SURE * e.error for e in found)
     return ups and any(e.value < -SURE * e.error for e in found)
-
-
-def spread(values: Iterable[Estimate]) -> float:
-    """The largest over the smallest in magnitude; infinite across zero."""
-    found = [e.value for e in values]
-    sizes = [abs(v) for v in found]
-    if not all(map(math.isfinite, found)) or min(found) < 0 < max(found):
-        return math.inf
-    if min(sizes) == 0:
-        return math.inf if max(sizes) else 1.0
-    return max(sizes) / min(sizes)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from spiritlevel.audits.result import Audit
 from spiritlevel.base.operator import scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
+from spiritlevel.results.way import Stop, Way
 from spiritlevel.spectral import eigenpairs
+from spiritlevel.symmetry import Group
 
 EXAMPLES = 2000  # a picture needs no more
 SHOWN = 5  # examples whose predictions are shown
@@ -28,47 +28,30 @@ WIDTH = 31
 
 
 @dataclass(frozen=True)
-class Stop:
-    """One point of the orbit: its spectrum, a slice of its loss, its predictions."""
+class Points:
+    """What an audit is measured at: elements of the group lead from the objective to the rest."""
 
-    position: float
-    label: str
-    eigenvalues: tuple[float, ...]
-    slice: tuple[float, ...]
-    predictions: tuple[tuple[float, ...], ...]
-    change: float  # the largest of a prediction, relative to the largest prediction
-
-
-@dataclass(frozen=True)
-class Journey:
-    """From the balanced network to the given one to the sharpened one, in equal log-steps."""
-
-    stops: tuple[Stop, ...]
-    distances: tuple[float, ...]
-    outputs: tuple[str, ...]
-    examples: int
-    kind: Literal["probabilities", "outputs"]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    objective: Objective
+    group: Group
+    elements: dict[str, Tensor]
 
 
 @set_apart()
-def journey(audit: Audit) -> Journey | None:
-    """The way that an audit's report shows; None if there is nowhere to go."""
-    named = [n for n in ("balanced", "here", "sharpened") if n == "here" or n in audit.elements]
+def way_along(points: Points) -> Way | None:
+    """The way that the page of an audit shows; None if there is nowhere to go."""
+    named = [n for n in ("balanced", "here", "sharpened") if n == "here" or n in points.elements]
     if len(named) < 2:
         return None
-    objective, group = _exact(_some(audit.objective)), audit.group
-    elements = {"here": group.identity(), **audit.elements}
-    way = _way([(name, elements[name]) for name in named])
+    objective, group = _exact(_some(points.objective)), points.group
+    elements = {"here": group.identity(), **points.elements}
+    places = _between([(name, elements[name]) for name in named])
     base = hessian(objective)
     distances = torch.linspace(-REACH, REACH, WIDTH, dtype=torch.float64)
     softmax = objective.loss.likelihood == "softmax"
     first = _predictions(objective, softmax)
     stops = []
-    with bar(len(way), "report") as progress:
-        for position, label, t in way:
+    with bar(len(places), "way") as progress:
+        for position, label, t in places:
             point = group.apply(objective, t)
             # the Hessian there is D^-1 H D^-1: one operator serves all stops
             there = scaled(base, 1 / group.flat_factors(t, objective.shapes))
@@ -87,7 +70,7 @@ def journey(audit: Audit) -> Journey | None:
             progress.update()
     outputs = tuple(str(i) for i in range(min(first.shape[1], OUTPUTS)))
     kind = "probabilities" if softmax else "outputs"
-    return Journey(tuple(stops), tuple(distances.tolist()), outputs, objective.examples, kind)
+    return Way(tuple(stops), tuple(distances.tolist()), outputs, objective.examples, kind)
 
 
 def _some(objective: Objective) -> Objective:
@@ -113,7 +96,7 @@ def _exact(objective: Objective) -> Objective:
     return exact
 
 
-def _way(named: list[tuple[str, Tensor]]) -> list[tuple[float, str, Tensor]]:
+def _between(named: list[tuple[str, Tensor]]) -> list[tuple[float, str, Tensor]]:
     """The named elements and the ones between, evenly spaced."""
     found: list[tuple[float, str, Tensor]] = []
     for i, ((name, start), (_, end)) in enumerate(itertools.pairwise(named)):

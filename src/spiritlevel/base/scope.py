@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
 
 import numpy as np
 import torch
@@ -37,26 +34,6 @@ def set_apart() -> Iterator[None]:
     """Outside the caller's inference mode, with the global random states given back."""
     with kept_rng(), torch.inference_mode(False):
         yield
-
-
-@contextlib.contextmanager
-def heard_interrupts() -> Iterator[list[bool]]:
-    """Not empty once Ctrl-C came, even if something inside kept what it had and went on."""
-    came: list[bool] = []
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield came  # ignored, or for the main thread to hear
-        return
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        came.append(True)
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, heard)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

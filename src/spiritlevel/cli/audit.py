@@ -72,6 +72,7 @@ def audit(
             tol=tol,
             rtol=rtol,
             budget=budget,
+            way=out is not None or json is not None,
         )
         console.print(found)
         write(found, console, out=out, json=json, csv=csv)

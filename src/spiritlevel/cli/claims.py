@@ -10,13 +10,15 @@ import typer
 from spiritlevel.cli.app import app, one_line_errors
 from spiritlevel.cli.loading import objective_from, refuse
 from spiritlevel.cli.options import (
+    CsvOption,
     DataOption,
     DeviceOption,
+    JsonOption,
     LossOption,
     ModelOption,
     WeightsOption,
 )
-from spiritlevel.cli.writing import check_writable
+from spiritlevel.cli.writing import check_writable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +39,8 @@ def claims(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Write the page with the figures here.")
     ] = PAGE,
-    json: Annotated[Path | None, typer.Option(help="Also write the results as JSON here.")] = None,
+    json: JsonOption = None,
+    csv: CsvOption = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Print names and statements, and run nothing.")
     ] = False,
@@ -47,7 +50,6 @@ def claims(
     Without --model they run on small nets trained on the 8x8 digits.
     """
     with one_line_errors() as console:
-        from spiritlevel.report import write_claims
         from spiritlevel.theorems import chosen
         from spiritlevel.theorems import claims as run
 
@@ -55,17 +57,14 @@ def claims(
         if listed:
             _list(wanted, console)
             return
-        check_writable(out=out, json=json)
+        check_writable(out=out, json=json, csv=csv)
         given = {"data": data, "weights": weights, "loss": loss, "device": device}
         given = {k: v for k, v in given.items() if v is not None}
         if model is None:
             refuse(given, tuple(given), "needs --model")
         found = run(None if model is None else objective_from(model, given, 0), wanted)
         console.print(found)
-        if json is not None:
-            found.to_json(json)
-        write_claims(found, out)
-        console.print(f"written to  {out}", highlight=False)
+        write(found, console, out=out, json=json, csv=csv)
     if not found.holds:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spiritlevel.cli.app import app, escaped, one_line_errors
+from spiritlevel.cli.app import app, one_line_errors
 from spiritlevel.cli.loading import module_from, objective_from, refuse
 from spiritlevel.cli.options import (
+    CsvOption,
     DataOption,
     DeviceOption,
     DtypeOption,
@@ -20,21 +22,18 @@ from spiritlevel.cli.options import (
     LossOption,
     ModelOption,
     ModeOption,
+    OutOption,
     ParamsOption,
     SeedOption,
     WeightsOption,
     given,
 )
-from spiritlevel.cli.writing import check_writable, say_written
+from spiritlevel.cli.writing import check_writable, say_written, write
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import Tensor
 
-    from spiritlevel.symmetry import Group
-    from spiritlevel.witnesses.sharpened import Sharpened
-
-SCHEMA = 1
+    from spiritlevel.results.provenance import Provenance
 
 
 class Statistics(str, Enum):
@@ -68,7 +67,9 @@ def symmetries(
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     seed: SeedOption = 0,
+    out: OutOption = None,
     json: JsonOption = None,
+    csv: CsvOption = None,
 ) -> None:
     """Every rescaling of a model's parameters that changes no prediction, layer by layer.
 
@@ -77,7 +78,8 @@ def symmetries(
     with one_line_errors() as console:
         from spiritlevel.symmetry import symmetries as find
 
-        check_writable(json=json)
+        begin = time.perf_counter()
+        check_writable(out=out, json=json, csv=csv)
         options = given(
             data=data, weights=weights, loss=loss, params=params, heads=heads, mode=mode
         )
@@ -85,10 +87,9 @@ def symmetries(
         made, notes = _subject(model, options, seed)
         example = None if shape is None else _example(shape, made, model, seed)
         found = find(made, example, statistics=statistics.value, eps=eps.value)
-        console.print(found)
-        _say(notes, console)
-        if json is not None:
-            _write(_of_group(found, notes), json, console)
+        result = found.result(_name(made), _told(begin, notes))
+        console.print(result)
+        write(result, console, out=out, json=json, csv=csv)
 
 
 @app.command()
@@ -120,6 +121,7 @@ def sharpen(
         from spiritlevel.objective.checkpoints import save_weights
         from spiritlevel.witnesses.sharpened import sharpen as make
 
+        begin = time.perf_counter()
         if out is not None and out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
         check_writable(out=out, json=json)
@@ -131,15 +133,9 @@ def sharpen(
         options |= given(dtype=dtype, device=device)
         objective = objective_from(model, options, seed)
         found = make(objective, target=target)
-        console.print(
-            f"largest Hessian eigenvalue  [bold]{found.before}[/] -> at least "
-            f"[bold]{found.reached:.4g}[/]\nby scaling  {escaped(found.generator)}\n"
-            f"predictions  {escaped(str(found.certificate))}",
-            highlight=False,
-        )
-        _say(objective.notes, console)
-        if json is not None:
-            _write(_of_twin(found, target, objective.notes), json, console)
+        result = found.result(_name(objective), target, _told(begin, objective.notes))
+        console.print(result)
+        write(result, console, json=json)
         if out is not None:
             save_weights(found.objective.module, found.objective.params, out)
             say_written(out, console)
@@ -173,41 +169,11 @@ def _example(shape: str, made: Any, model: str | None, seed: int) -> Tensor:
     return torch.randn(2, *sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def _of_group(group: Group, notes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "dim": group.dim,
-        "kinds": group.kinds,
-        "generators": [{"name": g.name, "kind": g.kind} for g in group.generators],
-        "blocked": [{"by": str(b), "parameters": list(b.parameters)} for b in group.blocks],
-        "notes": list(notes),
-    }
+def _name(made: Any) -> str:
+    return type(getattr(made, "module", made)).__name__
 
 
-def _of_twin(found: Sharpened, target: float, notes: Sequence[str]) -> dict[str, Any]:
-    certificate = found.certificate
-    return {
-        "schema": SCHEMA,
-        "target": target,
-        "before": found.before.to_dict(),
-        "reached": found.reached,
-        "generator": found.generator,
-        "certificate": {
-            "verdict": certificate.verdict,
-            "relative": certificate.relative,
-            "absolute": certificate.absolute,
-        },
-        "notes": list(notes),
-    }
+def _told(begin: float, notes: Sequence[str]) -> Provenance:
+    from spiritlevel.results.provenance import provenance
 
-
-def _write(data: dict[str, Any], path: Path, console: Console) -> None:
-    from spiritlevel.results.files import json_text, written
-
-    written(json_text(data), path)
-    say_written(path, console)
-
-
-def _say(notes: Sequence[str], console: Console) -> None:
-    for note in notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
+    return provenance(seconds=time.perf_counter() - begin, notes=notes)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from spiritlevel.results import Result
 
 
 def check_writable(**paths: Path | None) -> None:
@@ -27,16 +29,23 @@ def check_writable(**paths: Path | None) -> None:
 
 
 def write(
-    found: Any, console: Console, *, out: Path | None, json: Path | None, csv: Path | None
+    found: Result,
+    console: Console,
+    *,
+    out: Path | None = None,
+    json: Path | None = None,
+    csv: Path | None = None,
+    title: str | None = None,
 ) -> None:
     """A result as the files that were asked for."""
     from spiritlevel.report import write_report
 
-    for path, writer in ((json, found.to_json), (csv, found.to_csv)):
-        if path is not None:
-            writer(path)
+    if json is not None:
+        found.to_json(json)
+    if csv is not None:
+        found.to_csv(csv)
     if out is not None:
-        write_report(found, out)
+        write_report(found, out, title=title)
     for path in (json, csv, out):
         say_written(path, console)
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.matrices import Kind
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.minimum import Norm
-from spiritlevel.orbit.program import Kind
 
 Invariance = Literal["unit", "layer"]
 INVARIANCES: dict[str, str] = {
@@ -43,8 +43,10 @@ class Measure:
 
     `invariances` are promises, held to random group elements by the tests and by every audit;
     "unit" includes "layer". `cost` is in words. `shares` names the computation of Instruments whose
-    cost it shares; `standard` ones are measured unasked; `parts` are several numbers. `bottom` is
-    what it shrinks to over the orbit, where that is known.
+    cost it shares, and `ends` how many ends of the spectrum it needs of it. `standard` ones are
+    measured unasked; `parts` are several numbers. More of it is sharper if it `is_sharpness`.
+    `bottom` is what it shrinks to over the orbit, where that is known; `points` are those that an
+    audit looks at, where it should not look at more.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -56,7 +58,10 @@ class Measure:
     shares: str = ""
     standard: bool = False
     parts: bool = False
+    ends: Literal[0, 1, 2] = 0
+    is_sharpness: bool = False
     bottom: Bottom | None = None
+    points: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -68,10 +73,10 @@ class Measure:
         """The measure of one objective, with `parameters` of its own."""
         only_objectives(objective)
         for name in parameters:
-            one_of(f"the parameter of {self.title.strip()}", name, self.parameters)
+            one_of(f"the parameter of {self.title}", name, self.parameters)
         found = self.function(Instruments(objective, seed=seed), **parameters)
         if not isinstance(found, Estimate):
-            raise SpiritlevelError(f"{self.title.strip()} is several numbers: use measure()")
+            raise SpiritlevelError(f"{self.title} is several numbers: use measure()")
         return found
 
     def promises(self, invariance: Invariance) -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.base.scope import heard_interrupts
-from spiritlevel.base.version import __version__
 from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.measures.rest import rest
-from spiritlevel.measures.table import Row, Table
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective, described, only_objectives
+from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.provenance import provenance
+from spiritlevel.results.table import Row, Table
 
 COARSE_ROUNDING = 1e-3
 DOUBTFUL_CHECK = 1e-2
@@ -44,24 +41,23 @@ def measure(
     instruments = Instruments(
         objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
     )
-    rows: list[Row] = []
-    interrupted = False
-    with heard_interrupts() as heard:
-        try:
-            for name in wanted:
-                rows += _rows(name, instruments)
-                if heard:  # that row kept what it had, and says so
-                    raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            interrupted = True
-    standing = None if interrupted else rest(instruments)
-    footer = _footer(instruments, rows, time.perf_counter() - begin)
-    footer["products"] += 0 if standing is None else standing.products
-    if interrupted:
-        footer["interrupted"] = f"{len(rows)} rows were done"
-    return Table(tuple(rows), standing, footer)
+    done = one_by_one(
+        wanted, lambda name: _rows(name, instruments), label="measure", keeps_parts=True
+    )
+    rows = [row for found in done.found.values() for row in found]
+    standing = None if done.interrupted else rest(instruments)
+    paid = sum(row.estimate.matvecs for row in rows if not row.shared)
+    paid += 0 if standing is None else standing.products
+    told = provenance(
+        **described(objective),
+        seed=seed,
+        products=paid,
+        **_product(instruments),
+        seconds=time.perf_counter() - begin,
+        notes=[*objective.notes, *_remarks(instruments)],
+        interrupted=done.interrupted,
+    )
+    return Table(tuple(rows), standing, told)
 
 
 def _rows(name: str, instruments: Instruments) -> list[Row]:
@@ -71,7 +67,7 @@ def _rows(name: str, instruments: Instruments) -> list[Row]:
     if isinstance(found, Estimate):
         return [Row(name, entry.title, found, shared)]
     return [
-        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0)
+        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0, part=True)
         for i, (part, estimate) in enumerate(found.items())
     ]
 
@@ -95,28 +91,13 @@ def _remarks(instruments: Instruments) -> list[str]:
     return [remark for remark in remarks if remark]
 
 
-def _footer(instruments: Instruments, rows: list[Row], seconds: float) -> dict[str, Any]:
-    objective = instruments.objective
-    footer: dict[str, Any] = {
-        "parameters": objective.size,
-        "examples": objective.examples,
-        "mode": objective.mode,
-        "dtype": str(objective.dtype).removeprefix("torch."),
-        "device": str(objective.device),
-        "seed": instruments.seed,
-        "products": sum(row.estimate.matvecs for row in rows if not row.shared),
-        "seconds": seconds,
+def _product(instruments: Instruments) -> dict[str, Any]:
+    """How products were made, and how well; nothing where none were."""
+    if not instruments.used("hessian"):
+        return {}
+    operator = instruments.hessian
+    return {
+        "product": operator.how,
+        "product_check": operator.check,
+        "product_rounding": operator.rounding,
     }
-    if instruments.used("hessian"):
-        footer["product"] = instruments.hessian.how
-        footer["product_check"] = instruments.hessian.check
-        footer["product_rounding"] = instruments.hessian.rounding
-    notes = [*objective.notes, *_remarks(instruments)]
-    if notes:
-        footer["notes"] = notes
-    footer["versions"] = {
-        "spiritlevel": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    return footer

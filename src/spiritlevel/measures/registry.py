@@ -17,6 +17,8 @@ UNIT: tuple[Invariance, ...] = ("unit",)
 LAYER: tuple[Invariance, ...] = ("layer",)
 TRACE, TOP = "20 to 200 products", "10 to 50 products"
 
+TWO: tuple[str, ...] = ("here", "moved")  # points of an audit, for what takes many products
+
 MEASURES: dict[str, Measure] = {
     "loss": Measure(
         curvature.loss, "loss", "loss", UNIT, cost="one forward pass", standard=True
@@ -26,59 +28,63 @@ MEASURES: dict[str, Measure] = {
     ),
     "hessian_spectral": Measure(
         curvature.hessian_spectral, "spectral norm", "curvature", (), DINH, TOP, "extremes", True,
-        bottom=Bottom("spectral"),
+        ends=1, is_sharpness=True, bottom=Bottom("spectral"),
     ),
     "lambda_max": Measure(
         curvature.lambda_max, "largest eigenvalue", "curvature", (), DINH, TOP, "extremes", True,
-        bottom=Bottom("spectral", signed=True),
+        ends=2, is_sharpness=True, bottom=Bottom("spectral", signed=True),
     ),
     "lambda_min": Measure(
-        curvature.lambda_min, "smallest eigenvalue", "curvature", (), "", TOP, "extremes", True
+        curvature.lambda_min, "smallest eigenvalue", "curvature", (), "", TOP, "extremes", True,
+        ends=2,
     ),
     "hessian_trace": Measure(
         curvature.hessian_trace, "trace", "curvature", (), DINH, TRACE, "probes", True,
-        bottom=Bottom("trace"),
+        is_sharpness=True, bottom=Bottom("trace"),
     ),
     "layer_traces": Measure(
-        curvature.layer_traces, "  in", "curvature", (), "", TRACE, "probes", True, parts=True
+        curvature.layer_traces, "in", "curvature", (), "", TRACE, "probes", True, parts=True
     ),
     "hessian_frobenius": Measure(
         curvature.hessian_frobenius, "Frobenius norm", "curvature", (), DINH, TRACE, "probes", True,
-        bottom=Bottom("frobenius"),
+        is_sharpness=True, bottom=Bottom("frobenius"),
     ),
     "effective_rank": Measure(
         curvature.effective_rank, "effective rank", "curvature", (), "", TRACE, "probes", True
     ),
     "eps_sharpness": Measure(
         ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients",
+        is_sharpness=True,
     ),
     "eps_sharpness_quadratic": Measure(
         ball.eps_sharpness_quadratic, "eps-sharpness, order 2", "worst case", (), DINH, TOP,
-        "extremes", bottom=Bottom("spectral", factor=ball.quadratic_factor, signed=True),
+        "extremes", ends=2, is_sharpness=True,
+        bottom=Bottom("spectral", factor=ball.quadratic_factor, signed=True),
     ),
     "keskar": Measure(
-        ball.keskar, "Keskar sharpness", "worst case", (), "Keskar et al. (2017)", "12 gradients"
+        ball.keskar, "Keskar sharpness", "worst case", (), "Keskar et al. (2017)", "12 gradients",
+        is_sharpness=True,
     ),
     "keskar_subspace": Measure(
         ball.keskar_subspace, "Keskar, 100 directions", "worst case", (), "Keskar et al. (2017)",
-        "12 gradients",
+        "12 gradients", is_sharpness=True,
     ),
     "adaptive_worst": Measure(
         ball.adaptive_worst, "adaptive worst case", "worst case", UNIT, "Kwon et al. (2021)",
-        "about 50 gradients",
+        "about 50 gradients", is_sharpness=True,
     ),
     "adaptive_spectral": Measure(
         invariant.adaptive_spectral, "adaptive curvature", "curvature", UNIT,
-        "Kwon et al. (2021), second order", TOP,
+        "Kwon et al. (2021), second order", TOP, is_sharpness=True, points=TWO,
     ),
     "expected_sharpness": Measure(
         noise.expected_sharpness, "expected sharpness", "noise", (), "Neyshabur et al. (2017)",
-        "32 to 256 forward passes",
+        "32 to 256 forward passes", is_sharpness=True,
         bottom=Bottom("trace", factor=lambda _: noise.SIGMA**2 / 2, order=2),
     ),
     "adaptive_average": Measure(
         noise.adaptive_average, "adaptive average", "noise", UNIT,
-        "Andriushchenko et al. (2023)", "32 to 256 forward passes",
+        "Andriushchenko et al. (2023)", "32 to 256 forward passes", is_sharpness=True,
     ),
     "fisher_rao": Measure(
         invariant.fisher_rao, "Fisher-Rao norm", "norm", UNIT, "Liang et al. (2019)", "one product"
@@ -89,19 +95,19 @@ MEASURES: dict[str, Measure] = {
     ),
     "relative_flatness": Measure(
         invariant.relative_flatness, "relative flatness", "curvature", LAYER,
-        "Petzka et al. (2021)", TRACE,
+        "Petzka et al. (2021)", TRACE, is_sharpness=True,
     ),
     "layer_minimum": Measure(
         least.layer_minimum, "layer-wise minimum", "orbit", LAYER, "Ibayashi et al. (2021)",
-        "an exact diagonal", bottom=Bottom("trace", "ggn"),
+        "an exact diagonal", is_sharpness=True, bottom=Bottom("trace", "ggn"),
     ),
     "orbit_trace": Measure(
         least.orbit_trace, "least Gauss-Newton trace", "orbit", UNIT, cost="an exact diagonal",
-        bottom=Bottom("trace", "ggn"),
+        is_sharpness=True, bottom=Bottom("trace", "ggn"), points=TWO,
     ),
     "orbit_spectral": Measure(
         least.orbit_spectral, "least Gauss-Newton norm", "orbit", UNIT, cost="30 to 60 products",
-        bottom=Bottom("spectral", "ggn"),
+        is_sharpness=True, bottom=Bottom("spectral", "ggn"), points=TWO,
     ),
 }  # fmt: skip
 
@@ -134,11 +140,12 @@ def register(
     invariances: Sequence[Invariance] = (),
     reference: str = "",
     cost: str = "",
+    is_sharpness: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that makes a function of an Objective a measure: @register("my_measure").
 
     The function returns a number or an Estimate. Every audit holds the declared invariances to the
-    network's symmetries.
+    network's symmetries. More of it is sharper if it `is_sharpness`.
     """
     if name in MEASURES:
         raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
@@ -154,8 +161,10 @@ def register(
             found = function(instruments.objective, **parameters)
             return found if isinstance(found, Estimate) else Estimate(float(found))
 
+        shown = title or name.replace("_", " ")
         MEASURES[name] = Measure(
-            measured, title or name.replace("_", " "), family, tuple(invariances), reference, cost
+            *(measured, shown, family, tuple(invariances), reference, cost),
+            is_sharpness=is_sharpness,
         )
         return function
 

@@ -9,12 +9,13 @@ import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
+from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.orbit.bundle import Looker, minimize_model, signed_model
 from spiritlevel.orbit.cells import Array
-from spiritlevel.orbit.program import Kind, Problem, Solution, operator_of
+from spiritlevel.orbit.program import Problem, Solution, operator_of
 from spiritlevel.spectral.probes import standard_error
 
 DENSE = 4000  # parameters, for the whole matrix

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Status, format_error, format_value
+from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
@@ -22,7 +23,7 @@ from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.orbit.frobenius import least_frobenius
-from spiritlevel.orbit.program import Kind, Problem, Solution, operator_of, problem_of
+from spiritlevel.orbit.program import Problem, Solution, operator_of, problem_of
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group

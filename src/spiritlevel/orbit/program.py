@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix, diags, hstack, identity
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.curvature import ggn, hessian
@@ -21,7 +22,6 @@ from spiritlevel.orbit.balance import Balance, balance
 from spiritlevel.orbit.cells import Array, Cells, cells
 from spiritlevel.symmetry import Group, symmetries
 
-Kind = Literal["hessian", "ggn"]
 Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
 ROW_PROBES = 8
 SETTLED = 1e-3  # relative gap of a balance that has found its minimum

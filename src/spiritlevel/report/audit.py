@@ -7,9 +7,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.base.estimate import format_value
+from spiritlevel.base.estimate import Estimate, format_value
+from spiritlevel.base.matrices import CALLED
 from spiritlevel.base.spoken import digits, short_power
-from spiritlevel.report.numbers import estimate_words, read
+from spiritlevel.report.numbers import estimate_words
+from spiritlevel.results.audit import Audit, Head, OfAudit, Row
+from spiritlevel.results.certificate import VERDICTS, Certificate
+from spiritlevel.results.data import SPECIAL, plain
+from spiritlevel.results.provenance import remarks
+from spiritlevel.results.rest import Rest
+from spiritlevel.results.symmetry import Freedom
+from spiritlevel.results.verdicts import Infimum, Outcome
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
@@ -17,130 +25,139 @@ FOUR_DIGITS, FIVE_DIGITS = 1e-2, 1e-3  # relative errors that format_value print
 # Colour is never alone: each kind of verdict has its own sign.
 SIGNS = {"stays": "✓", "moves": "≠", "still": "○", "broken": "✗"}
 KINDS = {
-    "invariant": "stays",
-    "promised": "stays",
-    "nearly invariant": "stays",
-    "too uncertain": "still",
-    "did not move": "still",
-    "moved": "moves",
-    "moved by units": "moves",
-    "changed sign": "moves",
-    "overflows": "moves",
-    "broke its promise": "broken",
-    "broke its promise for layers": "broken",
-    "below its bound": "broken",
+    Outcome.INVARIANT: "stays",
+    Outcome.PROMISED: "stays",
+    Outcome.NEARLY: "stays",
+    Outcome.VAGUE: "still",
+    Outcome.STILL: "still",
+    Outcome.MOVED: "moves",
+    Outcome.UNITS: "moves",
+    Outcome.TURNED: "moves",
+    Outcome.OVERFLOW: "moves",
+    Outcome.BROKEN: "broken",
+    Outcome.LAYERS_BROKEN: "broken",
+    Outcome.REFUTED: "broken",
 }
-MATRICES = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}
-CALM = ("close to a minimum", "flat")
 
 
-def audit_words(audit: Mapping[str, Any]) -> Words:
+def audit_words(audit: Audit) -> Words:
     """What the templates show of an audit, as texts."""
     return {
-        "headline": audit["headline"],
-        "rest": _rest(audit["rest"]),
+        "headline": audit.headline,
+        "rest": _rest(audit.rest),
         "keys": _keys(audit),
-        "families": _families(audit["rows"]),
-        "points": list(dict.fromkeys(p for row in audit["rows"] for p in row["values"])),
-        "certificates": _certificates(audit["certificates"]),
-        "certified": _certified(audit["certificates"]),
-        "group": _group(audit["group"]),
-        "provenance": audit["provenance"],
-        "cost": _cost(audit["provenance"]),
+        "families": _families(audit.rows),
+        "points": list(dict.fromkeys(p for row in audit.rows for p in row.values)),
+        "certificates": _certificates(audit.certificates),
+        "certified": _certified(audit.certificates),
+        "group": _group(audit.group),
+        "provenance": audit.provenance,
+        "remarks": remarks(audit.provenance),
+        "cost": _cost(audit.provenance),
+        "way": _finite(plain(audit.way)),
     }
 
 
-def _keys(audit: Mapping[str, Any]) -> list[Words]:
+def _finite(data: Any) -> Any:
+    """Plain data with null for what is no number: the figure leaves it out."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, str) and data in SPECIAL else data
+
+
+def _keys(audit: Audit) -> list[Words]:
     """The numbers that the verdict rests on."""
     keys = []
-    if audit["certificates"]:
-        worst = _worst(audit["certificates"])
-        examples = f"{audit['provenance']['examples']:,}"
+    if audit.certificates:
+        same = "identical bit for bit" if audit.worst == 0 else "of the largest prediction"
+        examples = f"{audit.provenance['examples']:,}"
         keys.append(
             {
                 "label": "Largest change of any prediction",
-                "number": _change(worst),
-                "note": ("identical bit for bit" if worst == 0 else "of the largest prediction")
-                + f", on {examples} examples and on random inputs",
-                "kind": "broken" if _certified(audit["certificates"]) == "refuted" else "stays",
+                "number": _change(audit.worst),
+                "note": f"{same}, on {examples} examples and on random inputs",
+                "kind": "broken" if _certified(audit.certificates) == "refuted" else "stays",
             }
         )
-    if audit["head"]:
-        keys.append(_as_trained(audit["head"]))
-    proved = _proved(audit["rows"])
+    if audit.head:
+        keys.append(_as_trained(audit.head))
+    proved = _proved(audit.rows)
     return [*keys, proved] if proved else keys
 
 
-def _rest(rest: Mapping[str, Any] | None) -> Words | None:
+def _rest(rest: Rest | None) -> Words | None:
     """Whether the point is a minimum, which every number of the page rests on."""
-    return {"text": rest["text"], "calm": rest["standing"] in CALM} if rest else None
+    return {"text": rest.text, "calm": rest.calm} if rest else None
 
 
-def _as_trained(head: Mapping[str, Any]) -> Words:
-    least, title = digits(head["least"]), head["title"]
+def _as_trained(head: Head) -> Words:
+    least = digits(head.least)
     return {
-        "label": f"{title[:1].upper()}{title[1:]} of the {MATRICES[head['matrix']]}, as trained",
-        "number": digits(head["here"]),
-        "note": ("" if head["proved"] else "at most ") + f"{least} with the rescalings taken away",
+        "label": f"{_capital(head.title)} of the {CALLED[head.matrix]}, as trained",
+        "number": digits(head.here),
+        "note": ("" if head.proved else "at most ") + f"{least} with the rescalings taken away",
         "kind": "moves",
     }
 
 
-def _proved(rows: Sequence[Mapping[str, Any]]) -> Words | None:
+def _proved(rows: Sequence[Row]) -> Words | None:
     """The last least value that is proved, with its matrix: norms come after traces."""
-    known = [row for row in rows if row["infimum"] and row["infimum"]["proved"]]
+    known = [row for row in rows if row.infimum.proved]
     if not known:
         return None
-    row = next((row for row in reversed(known) if row["promised"]), known[0])
-    least = _least(row["infimum"])
-    label = row["title"] if row["promised"] else f"least {row['title']}"
+    row = next((row for row in reversed(known) if row.promised), known[0])
+    least = _least(row.infimum)
     bound = f": nothing on the orbit is below {least['bound']}" if least["bound"] else ""
     matrix = f"{least['matrix']}, " if least["matrix"] else ""
     return {
-        "label": f"{label[:1].upper()}{label[1:]}",
+        "label": _capital(row.title if row.promised else f"least {row.title}"),
         "number": least["value"],
         "note": f"{matrix}{least['mark']}{bound}",
         "kind": "least",
     }
 
 
-def _families(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Words]]]:
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _families(rows: Sequence[Row]) -> list[tuple[str, list[Words]]]:
     """The rows by family, families in the order in which they first come."""
     families: dict[str, list[Words]] = {}
     for row in rows:
-        families.setdefault(row["family"], []).append(_row(row))
+        families.setdefault(row.family, []).append(_row(row))
     return list(families.items())
 
 
-def _row(row: Mapping[str, Any]) -> Words:
-    kind = KINDS[row["outcome"]]
+def _row(row: Row) -> Words:
+    kind = KINDS[row.outcome]
     return {
-        "title": row["title"],
-        "name": row["name"],
-        "here": estimate_words(row["here"]),
-        "least": _least(row["infimum"]) if row["infimum"] and kind == "moves" else None,
-        "largest": _value(row["largest"], FOUR_DIGITS) if kind == "moves" else "",
+        "title": row.title,
+        "name": row.name,
+        "here": estimate_words(row.here),
+        "least": _least(row.infimum) if kind == "moves" else None,
+        "largest": _value(row.largest, FOUR_DIGITS) if kind == "moves" else "",
         "kind": kind,
         "sign": SIGNS[kind],
-        # the certificate above the table says so for all rows
-        "verdict": row["verdict"].removesuffix(" with identical predictions"),
-        "values": {point: _short(estimate) for point, estimate in row["values"].items()},
+        "verdict": row.sentence,  # the certificate says for all rows how equal predictions are
+        "values": {point: _short(estimate) for point, estimate in row.values.items()},
     }
 
 
-def _short(data: Mapping[str, Any]) -> str:
-    estimate = read(data)
+def _short(estimate: Estimate) -> str:
     return format_value(estimate.value, max(estimate.error, FOUR_DIGITS * abs(estimate.value)))
 
 
-def _least(infimum: Mapping[str, Any]) -> Words:
-    bound = infimum["lower_bound"]
+def _least(infimum: Infimum) -> Words:
+    bound = infimum.lower_bound
     return {
-        "value": _value(infimum["value"], FIVE_DIGITS),
+        "value": _value(infimum.value, FIVE_DIGITS),
         "bound": "" if bound is None else _rounded_down(bound),
-        "proved": infimum["proved"],
-        "matrix": f"of the {MATRICES[infimum['matrix']]}" if infimum["matrix"] else "",
-        "mark": "proved" if infimum["proved"] else "found",
+        "proved": infimum.proved,
+        "matrix": f"of the {CALLED[infimum.matrix]}" if infimum.matrix else "",
+        "mark": "proved" if infimum.proved else "found",
     }
 
 
@@ -160,34 +177,29 @@ def _change(change: float) -> str:
     return f"{change:.0e}" if change else "0"
 
 
-def _worst(certificates: Mapping[str, Mapping[str, Any]]) -> float:
-    return max(certificate["relative"] for certificate in certificates.values())
-
-
-def _certificates(certificates: Mapping[str, Mapping[str, Any]]) -> list[Words]:
+def _certificates(certificates: Mapping[str, Certificate]) -> list[Words]:
     return [
         {
             "point": point,
-            "verdict": certificate["verdict"],
-            "sign": SIGNS["broken" if certificate["verdict"] == "refuted" else "stays"],
-            "relative": _change(certificate["relative"]),
-            "absolute": _change(certificate["absolute"]),
+            "verdict": certificate.verdict,
+            "sign": SIGNS["broken" if certificate.verdict == "refuted" else "stays"],
+            "relative": _change(certificate.relative),
+            "absolute": _change(certificate.absolute),
         }
         for point, certificate in certificates.items()
     ]
 
 
-def _certified(certificates: Mapping[str, Mapping[str, Any]]) -> str:
+def _certified(certificates: Mapping[str, Certificate]) -> str:
     """The weakest verdict of all points."""
-    order = ("exact", "approximate", "refuted")
-    return max((c["verdict"] for c in certificates.values()), key=order.index, default="")
+    return max((c.verdict for c in certificates.values()), key=VERDICTS.index, default="")
 
 
-def _group(group: Mapping[str, Any]) -> Words:
+def _group(group: Freedom) -> Words:
     return {
-        "freedom": _freedom(group["dim"]),
-        "kinds": [(kind, f"{count:,}") for kind, count in group["kinds"].items()],
-        "blocked": [(block["by"], _some(block["parameters"])) for block in group["blocked"]],
+        "freedom": _freedom(group.dim),
+        "kinds": [(kind, f"{count:,}") for kind, count in group.kinds.items()],
+        "blocked": [(block.by, _some(block.parameters)) for block in group.blocked],
     }
 
 
@@ -203,7 +215,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _cost(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _cost(provenance: OfAudit) -> list[tuple[str, str]]:
     p = provenance
     return [
         ("parameters", f"{p['parameters']:,}"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
+
+from spiritlevel.results.claims import Checked, Claims
 
 Words = dict[str, Any]
 WIDE = 600  # pixels: several drawings side by side, which a phone cannot show at once
@@ -19,55 +20,32 @@ VERDICTS = {
 }
 
 
-def claims_words(claims: Mapping[str, Any], figures: Mapping[str, str]) -> Words:
+def claims_words(claims: Claims) -> Words:
     """What the template shows of claims, as texts and images."""
-    found = [_claim(claim, figures.get(claim["name"], "")) for claim in claims["claims"]]
     return {
-        "headline": _headline(claims["claims"]),
-        "interrupted": claims["interrupted"],
-        "claims": found,
+        "headline": claims.headline,
+        "interrupted": claims.provenance["interrupted"],
+        "claims": [_claim(row, claims.figures.get(row.name, "")) for row in claims.rows],
         "cost": [
-            ("network", claims["network"]),
-            ("seconds", f"{claims['seconds']:.1f}"),
-            ("spiritlevel", claims["version"]),
+            ("network", claims.network),
+            ("seconds", f"{claims.provenance['seconds']:.1f}"),
+            *claims.provenance["versions"].items(),
         ],
     }
 
 
-def _headline(claims: Sequence[Mapping[str, Any]]) -> str:
-    verdicts = [claim["verdict"] for claim in claims]
-    right, wrong, own = (verdicts.count(v) for v in ("holds", "fails", "own example"))
-    elsewhere = ""
-    if own:
-        were = "One more was" if own == 1 else f"{own} more were"
-        elsewhere = (
-            f" {were} shown on {'an example of its' if own == 1 else 'examples of their'} own."
-        )
-    if wrong:
-        return f"{right} of {right + wrong} claims hold.{elsewhere}"
-    if right:
-        every = "The claim holds" if right == 1 else f"All {right} claims hold"
-        return f"{every} on this network.{elsewhere}"
-    if own:
-        return f"Shown on {'an example of its' if own == 1 else 'examples of their'} own."
-    return "No claim could be checked on this network."
-
-
-def _claim(claim: Mapping[str, Any], svg: str) -> Words:
-    outcome = claim["outcome"]
-    title = claim["title"]
-    shown = outcome["shown"] if outcome else claim["skipped"]
-    numbers = outcome["numbers"] if outcome else {}
+def _claim(row: Checked, svg: str) -> Words:
+    numbers = row.finding.numbers if row.finding else {}
     return {
-        **VERDICTS[claim["verdict"]],
-        "name": claim["name"],
-        "title": title[:1].upper() + title[1:],
-        "statement": claim["statement"],
-        "source": claim["source"],
-        "built": claim["built"],
-        "shown": shown,
+        **VERDICTS[row.verdict],
+        "name": row.name,
+        "title": row.title[:1].upper() + row.title[1:],
+        "statement": row.statement,
+        "source": row.source,
+        "built": row.built,
+        "shown": row.shown,
         "numbers": [(name, _number(value)) for name, value in numbers.items()],
-        "figure": _figure(svg, f"{title}: {shown}", claim["caption"]) if svg else None,
+        "figure": _figure(svg, f"{row.title}: {row.shown}", row.caption) if svg else None,
     }
 
 

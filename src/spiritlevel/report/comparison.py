@@ -3,128 +3,106 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.base.estimate import format_value
+from spiritlevel.base.matrices import CALLED
 from spiritlevel.report.numbers import estimate_words
+from spiritlevel.results.comparison import Answer, Comparison, Interval, Pair
+from spiritlevel.results.provenance import interruption, remarks
 
 Words = dict[str, Any]
-Pairs = Sequence[Mapping[str, Any]]
-NO_SHARPNESS = ("loss", "norm")  # families of measures
-MATRICES = {"hessian": "of the Hessian", "ggn": "of the Gauss-Newton matrix"}
 # Colour is never alone: each answer has its own sign.
-KINDS = {"survives": "stays", "coordinates": "moves", "equal": "still", "undecided": "still"}
-SIGNS = {"survives": "✓", "coordinates": "≠", "equal": "=", "undecided": "○"}
+KINDS = {
+    Answer.SURVIVES: ("stays", "✓"),
+    Answer.COORDINATES: ("moves", "≠"),
+    Answer.EQUAL: ("still", "="),
+    Answer.UNDECIDED: ("still", "○"),
+}
 CARDS = {
-    "survives": ("Differences that survive", "the networks differ, not only their coordinates"),
-    "coordinates": ("Only in these coordinates", "gone, or turned around, on the orbits"),
-    "equal": ("Equal", "the two values are known to be alike"),
-    "undecided": ("Undecided", "what is left is unknown, or not known well enough"),
+    Answer.SURVIVES: (
+        "Differences that survive",
+        "the networks differ, not only their coordinates",
+    ),
+    Answer.COORDINATES: ("Only in these coordinates", "gone, or turned around, on the orbits"),
+    Answer.EQUAL: ("Equal", "the two values are known to be alike"),
+    Answer.UNDECIDED: ("Undecided", "what is left is unknown, or not known well enough"),
 }
 
 
-def comparison_words(comparison: Mapping[str, Any]) -> Words:
+def comparison_words(comparison: Comparison) -> Words:
     """What the template shows of a comparison."""
-    pairs, names = comparison["pairs"], comparison["names"]
+    names = comparison.names
     return {
-        "headline": _headline([p for p in pairs if p["family"] not in NO_SHARPNESS], names),
-        "keys": _keys(pairs),
+        "headline": comparison.headline,
+        "keys": _keys(comparison.pairs),
         "names": names,
-        "rows": [
-            _row([pair for pair in pairs if pair["name"] == name], names)
-            for name in dict.fromkeys(pair["name"] for pair in pairs)
-        ],
-        "notes": comparison["provenance"]["notes"],
+        "rows": [_row(comparison.of(measure), names) for measure in comparison.values],
+        "notes": interruption(comparison.provenance) + remarks(comparison.provenance),
         "cost": _cost(comparison),
     }
 
 
-def _headline(pairs: Pairs, names: Sequence[str]) -> str:
-    """What is known of the sharpness of the networks, in one sentence."""
-    answers = Counter(pair["answer"] for pair in pairs)
-    lasting, count = answers["survives"], len(pairs)
-    if not pairs:
-        return "No sharpness was compared."
-    if len(names) > 2:
-        return f"Of {count} comparisons of sharpness, {lasting} {_verb(lasting)} the symmetries."
-    sharper = Counter(pair["sharper"] for pair in pairs if pair["answer"] == "survives")
-    if len(sharper) > 1:
-        return "The measures disagree on which network is sharper, also when it survives."
-    if sharper:
-        (one,) = sharper
-        other = next(name for name in names if name != one)
-        by = f"by {lasting} of {count} measures" if count > 1 else "by the one measure"
-        return f"{one} is sharper than {other} {by}, and that survives the symmetries."
-    if answers["coordinates"]:
-        return "No difference in sharpness survives: those that are known are of the coordinates."
-    if answers["equal"] == count:
-        return f"{names[0]} and {names[1]} are equally sharp."
-    return "Which network is sharper is undecided."
-
-
-def _verb(count: int) -> str:
-    return "survives" if count == 1 else "survive"
-
-
-def _keys(pairs: Pairs) -> list[Words]:
-    answers = Counter(pair["answer"] for pair in pairs)
+def _keys(pairs: Sequence[Pair]) -> list[Words]:
+    answers = Counter(pair.answer for pair in pairs)
     return [
         {
             "label": label,
             "number": f"{answers[answer]} of {len(pairs)}",
             "note": note,
-            "kind": KINDS[answer] if answers[answer] else "still",
+            "kind": KINDS[answer][0] if answers[answer] else "still",
         }
         for answer, (label, note) in CARDS.items()
-        if answers[answer] or answer in ("survives", "coordinates")
+        if answers[answer] or answer in (Answer.SURVIVES, Answer.COORDINATES)
     ]
 
 
-def _row(pairs: Pairs, names: Sequence[str]) -> Words:
+def _row(pairs: Sequence[Pair], names: Sequence[str]) -> Words:
     """One measure of all networks, and an answer for each two of them."""
     values: dict[str, Words] = {}
     for pair in pairs:
-        for i, network in enumerate((pair["sharper"], pair["other"])):
-            shown = values.setdefault(network, {**estimate_words(pair["values"][i]), "least": ""})
-            if pair["least"]:
-                shown["least"] = _least(pair["least"][i], pair)
+        for i, network in enumerate((pair.sharper, pair.other)):
+            shown = values.setdefault(network, {**estimate_words(pair.values[i]), "least": ""})
+            if pair.least:
+                shown["least"] = _least(pair.least[i], pair)
     return {
-        "name": pairs[0]["name"],
-        "title": pairs[0]["title"],
+        "name": pairs[0].name,
+        "title": pairs[0].title,
         "values": [values[name] for name in names],
         "answers": [_answer(pair) for pair in pairs],
     }
 
 
-def _least(interval: Sequence[float], pair: Mapping[str, Any]) -> str:
+def _least(interval: Interval, pair: Pair) -> str:
     """The least value on the orbit, as well as it is known, and of which matrix."""
-    low, high = (format_value(end, 1e-2 * abs(end)) for end in interval)
+    low, high = (format_value(end, 1e-2 * abs(end)) for end in (interval.low, interval.high))
     known = low if low == high else f"{low} to {high}"
-    if interval[0] <= 0:  # nothing is known from below
+    if interval.low <= 0:  # nothing is known from below
         known = f"≤ {high}"
-    matrix = f" {MATRICES[pair['matrix']]}" if pair.get("matrix") else ""
-    return f"least {known}{matrix}{', to second order' if pair.get('order') else ''}"
+    matrix = f" of the {CALLED[pair.matrix]}" if pair.matrix else ""
+    return f"least {known}{matrix}{', to second order' if pair.order else ''}"
 
 
-def _answer(pair: Mapping[str, Any]) -> Words:
+def _answer(pair: Pair) -> Words:
     turned = ""
-    if pair["turned"] == "reached":
-        value = format_value(pair["turned_value"], 0.1 * abs(pair["turned_value"]))
-        turned = f"A twin of {pair['other']} with identical predictions has {value}."
+    if pair.turned is not None and pair.turned.outcome == "reached":
+        value = format_value(pair.turned.value, 0.1 * abs(pair.turned.value))
+        turned = f"A twin of {pair.other} with identical predictions has {value}."
+    kind, sign = KINDS[pair.answer]
     return {
-        "kind": KINDS[pair["answer"]],
-        "sign": SIGNS[pair["answer"]],
-        "verdict": pair["verdict"],
+        "kind": kind,
+        "sign": sign,
+        "verdict": pair.text,
         "turned": turned,
-        "pair": f"{pair['sharper']} and {pair['other']}",
+        "pair": f"{pair.sharper} and {pair.other}",
     }
 
 
-def _cost(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    p = comparison["provenance"]
+def _cost(comparison: Comparison) -> list[tuple[str, str]]:
+    p = comparison.provenance
     return [
-        ("networks", str(len(comparison["names"]))),
+        ("networks", str(len(comparison.names))),
         ("seed", str(p["seed"])),
         ("seconds", f"{p['seconds']:.1f}"),
         *p["versions"].items(),

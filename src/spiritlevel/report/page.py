@@ -1,39 +1,53 @@
-"""Pages: one self-contained HTML file each, from plain data."""
+"""Pages: one self-contained HTML file for each kind of result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.report.audit import audit_words
 from spiritlevel.report.claims import claims_words
 from spiritlevel.report.comparison import comparison_words
+from spiritlevel.report.plain import grid_words
 from spiritlevel.report.table import table_words
-from spiritlevel.results.files import json_ready
+from spiritlevel.results.result import Result
+
+PAGES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "audit": ("audit.html", audit_words),
+    "table": ("measure.html", table_words),
+    "comparison": ("compare.html", comparison_words),
+    "claims": ("claims.html", claims_words),
+}
+PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 
 
-def audit_page(audit: Mapping[str, Any], journey: Mapping[str, Any] | None, *, title: str) -> str:
-    """The report of an audit, with the figure that walks along the orbit if there is a journey."""
-    return render("audit.html", title=title, **audit_words(audit), journey=json_ready(journey))
+def write_report(result: Result, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Any result as one HTML page that needs nothing else: neither a model nor torch."""
+    source = page(result, title=title)
+    try:
+        path = Path(path)
+        path.write_text(source, encoding="utf-8")
+    except (OSError, TypeError) as error:
+        raise SpiritlevelError(f"path={path!r} cannot be written: {error}") from None
+    return path
 
 
-def table_page(table: Mapping[str, Any], *, title: str) -> str:
-    """The result of `measure`: one network at one point."""
-    return render("measure.html", title=title, **table_words(table))
-
-
-def comparison_page(comparison: Mapping[str, Any], *, title: str) -> str:
-    """Several networks side by side, with what survives their symmetries."""
-    return render("compare.html", title=title, **comparison_words(comparison))
-
-
-def claims_page(claims: Mapping[str, Any], figures: Mapping[str, str], *, title: str) -> str:
-    """Claims with their numbers, verdicts and figures, which are SVG texts by name."""
-    return render("claims.html", title=title, **claims_words(claims, figures))
+def page(result: Result, *, title: str | None = None) -> str:
+    """The page of a result, as HTML."""
+    if not isinstance(result, Result):
+        raise SpiritlevelError(
+            f"give a result, not a {type(result).__name__}: what audit, measure, compare, claims "
+            "or load returned"
+        )
+    template, words = PAGES.get(result.kind, PLAIN)
+    return render(template, title=title or result.title, **words(result))
 
 
 def render(template: str, **context: Any) -> str:

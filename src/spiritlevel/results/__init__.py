@@ -1,1 +1,21 @@
-"""What every result shares: text for the terminal, JSON, CSV and files."""
+"""What every result is: plain data that prints, writes and reads itself, without a model."""
+
+from spiritlevel.results.audit import Audit
+from spiritlevel.results.certificate import Certificate
+from spiritlevel.results.claims import Claims
+from spiritlevel.results.comparison import Comparison
+from spiritlevel.results.result import Result, load
+from spiritlevel.results.symmetry import Sharpening, Symmetries
+from spiritlevel.results.table import Table
+
+__all__ = [
+    "Audit",
+    "Certificate",
+    "Claims",
+    "Comparison",
+    "Result",
+    "Sharpening",
+    "Symmetries",
+    "Table",
+    "load",
+]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from spiritlevel.base.scope import kept_rng
+import random
 
-with kept_rng():  # rich draws from the global generator when it is imported
-    from rich.console import Console, RenderableType
-    from rich.console import Group as Stack
-    from rich.table import Table
-    from rich.text import Text
+_drawn = random.getstate()
+from rich.console import Console, RenderableType  # noqa: E402
+from rich.console import Group as Stack  # noqa: E402
+from rich.table import Table  # noqa: E402
+from rich.text import Text  # noqa: E402
+
+random.setstate(_drawn)  # rich draws from the global generator when it is imported
 
 WIDTH = 100
 
 
-def plain(renderable: RenderableType) -> str:
+def as_text(renderable: RenderableType) -> str:
     """A renderable as text without colours."""
     console = Console(width=WIDTH, color_system=None, force_terminal=False)
     with console.capture() as capture:
@@ -21,4 +23,4 @@ def plain(renderable: RenderableType) -> str:
     return capture.get().rstrip()
 
 
-__all__ = ["Console", "RenderableType", "Stack", "Table", "Text", "plain"]
+__all__ = ["Console", "RenderableType", "Stack", "Table", "Text", "as_text"]

@@ -16,22 +16,15 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import flatten
 from spiritlevel.base.tensors import generator as random_generator
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.results.provenance import Provenance, provenance
+from spiritlevel.results.symmetry import Block, Freedom, Generator, Symmetries
+from spiritlevel.results.terminal import RenderableType
 from spiritlevel.symmetry.gaps import refuse_changed
-from spiritlevel.symmetry.tracing.state import Block
 
 if TYPE_CHECKING:
     from spiritlevel.symmetry.verify import Certificate
 
 CHUNK = 1 << 20  # elements that are scaled while they lie in the cache
-
-
-@dataclass(frozen=True)
-class Generator:
-    """One direction of the group: a channel that can be scaled, and what makes up for it."""
-
-    name: str
-    kind: str
-    layer: str
 
 
 @dataclass(frozen=True)
@@ -293,14 +286,27 @@ class Group:
         return f"Group(dim={self.dim}, kinds={self.kinds})"
 
     def __str__(self) -> str:
-        from spiritlevel.symmetry.show import as_text
+        return str(self.result())
 
-        return as_text(self)
+    def __rich__(self) -> RenderableType:
+        return self.result().__rich__()
 
-    def __rich__(self) -> object:
-        from spiritlevel.symmetry.show import as_renderable
+    def freedom(self) -> Freedom:
+        """Its dimension and what blocks more, as plain data."""
+        return Freedom(self.dim, self.kinds, self.blocks)
 
-        return as_renderable(self)
+    def result(self, network: str = "a network", told: Provenance | None = None) -> Symmetries:
+        """What was found, as plain data that can be written and read."""
+        return Symmetries(
+            network,
+            sum(shape.numel() for shape in self.shapes.values()),
+            self.freedom(),
+            self.generators,
+            len(self.norms),
+            self.frozen,
+            self.unused,
+            told or provenance(seconds=0.0),
+        )
 
     def _checked(self, t: Tensor) -> Tensor:
         if not isinstance(t, Tensor) or t.shape != (self.dim,):

@@ -6,17 +6,19 @@ import time
 from collections.abc import Iterable
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import heard_interrupts, set_apart
+from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.theorems.base import Claim, Claims, Outcome, Result
+from spiritlevel.results.claims import Checked, Claims, Finding
+from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.provenance import provenance
+from spiritlevel.theorems.base import Claim
 from spiritlevel.theorems.coordinates import COORDINATES
 from spiritlevel.theorems.fitting import FITTING
 from spiritlevel.theorems.scaling import SCALING
 from spiritlevel.theorems.setting import Setting
 from spiritlevel.theorems.sharpness import SHARPNESS
 
-__all__ = ["CLAIMS", "Claim", "Claims", "Outcome", "Result", "Setting", "chosen", "claims"]
+__all__ = ["CLAIMS", "Claim", "Finding", "Setting", "chosen", "claims"]
 
 CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
 
@@ -45,52 +47,38 @@ def claims(
     if objective is not None:
         only_objectives(objective)
     wanted, setting, begin = chosen(names), Setting(objective), time.perf_counter()
-    results: list[Result] = []
-    drawn: dict[str, str] = {}
-    interrupted = ""
-    with bar(len(wanted), "claims") as progress, heard_interrupts() as heard:
-        try:
-            for name in wanted:
-                progress.set_postfix_str(name)
-                result, svg = _run(name, setting, figures)
-                if heard:  # an eigenvalue kept what it had, and no verdict may rest on that
-                    raise KeyboardInterrupt
-                results.append(result)
-                if svg:
-                    drawn[name] = svg
-                progress.update()
-        except BaseException as error:
-            # inside torch, Ctrl-C may come out as a RuntimeError
-            if not heard and not isinstance(error, KeyboardInterrupt):
-                raise
-            if not results:
-                raise KeyboardInterrupt from error
-            interrupted = f"{len(results)} of {len(wanted)} claims were done"
+    done = one_by_one(
+        wanted, lambda name: _run(name, setting, figures), label="claims", noun="claims"
+    )
     network = "the net of the digits"
     if objective is not None:
         network = repr(objective).removeprefix("Objective(").removesuffix(")")
-    seconds = time.perf_counter() - begin
-    return Claims(tuple(results), network, seconds, drawn, interrupted)
+    return Claims(
+        network,
+        tuple(row for row, _ in done.found.values()),
+        {name: svg for name, (_, svg) in done.found.items() if svg},
+        provenance(seconds=time.perf_counter() - begin, interrupted=done.interrupted),
+    )
 
 
-def _run(name: str, setting: Setting, figures: bool) -> tuple[Result, str]:
-    claim, begin, outcome, skipped, svg = CLAIMS[name], time.perf_counter(), None, "", ""
+def _run(name: str, setting: Setting, figures: bool) -> tuple[Checked, str]:
+    claim, begin, finding, skipped, svg = CLAIMS[name], time.perf_counter(), None, "", ""
     try:
         witness = claim.construction(setting)
-        outcome = claim.check(**witness)
+        finding = claim.check(**witness)
         if figures and claim.figure is not None:
             svg = claim.figure(**witness)
     except SpiritlevelError as error:
         if setting.given is None or claim.about == "example":
             raise
         skipped = f"does not apply: {error}"
-    found = Result(
+    found = Checked(
         name,
         claim.statement,
         claim.source,
         claim.built,
         claim.about,
-        outcome,
+        finding,
         round(time.perf_counter() - begin, 3),
         skipped,
         claim.caption if svg else "",

@@ -33,7 +33,7 @@ from spiritlevel.coordinates.inputs import (
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
 from spiritlevel.theorems import figures
-from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.base import Claim, Finding, Witness
 from spiritlevel.theorems.setting import Setting, loss_gap, moved_off
 
 CASES = 2000
@@ -64,7 +64,7 @@ def both_laws(setting: Setting) -> Witness:
     return {"laws": laws}
 
 
-def check_both_laws(laws: dict[str, HessianLaw]) -> Outcome:
+def check_both_laws(laws: dict[str, HessianLaw]) -> Finding:
     """Autodiff in eta against J'HJ alone, and against J'HJ with the term of the gradient."""
     numbers = {}
     for label, law in laws.items():
@@ -77,7 +77,7 @@ def check_both_laws(laws: dict[str, HessianLaw]) -> Outcome:
     off, naive = numbers["full law off one"], numbers["JᵀHJ alone off one"]
     at, enough = (numbers[f"{p} at a critical point"] for p in ("full law", "JᵀHJ alone"))
     holds = max(off, at, enough) < 1e-9 and naive > max(1e-6, 100 * off)
-    return Outcome(f"full law {off:.0e}, JᵀHJ alone {naive:.2g} off", numbers, holds)
+    return Finding(f"full law {off:.0e}, JᵀHJ alone {naive:.2g} off", numbers, holds)
 
 
 # One loss in three coordinates -------------------------------------------------------------------
@@ -106,7 +106,7 @@ def three_coordinates(setting: Setting) -> Witness:
     }
 
 
-def check_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> Outcome:
+def check_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> Finding:
     """Curvature at one minimum times b^(-2a), and the same values all along."""
     here = float(hessian(objective).dense())
     measured, gap = {}, 0.0
@@ -120,7 +120,7 @@ def check_three(objective: Objective, maps: dict[str, Power], factors: dict[str,
     shown = "curvature x " + ", ".join(f"{factor:.3g}" for factor in measured.values())
     numbers = {f"factor of the curvature, {label}": factor for label, factor in measured.items()}
     numbers |= {"largest gap of values": gap, "relative error": error}
-    return Outcome(shown, numbers, error < 1e-9 and gap < 1e-12)
+    return Finding(shown, numbers, error < 1e-9 and gap < 1e-12)
 
 
 def draw_three(objective: Objective, maps: dict[str, Power], factors: dict[str, float]) -> str:
@@ -160,7 +160,7 @@ def radial_cases(setting: Setting) -> Witness:
     return {"cases": cases}
 
 
-def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Outcome:
+def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Finding:
     """J against differences, det J, the inverse by swapping, J = r_hat / rho at the centre."""
     jacobians, inverses = "error of the Jacobian", "error of the inverse"
     errors = {jacobians: 0.0, inverses: 0.0, "error of log det J": 0.0, "error at the centre": 0.0}
@@ -179,7 +179,7 @@ def check_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> Outcome:
         worse("error at the centre", g.jacobian(g.center) - g.r_hat / g.rho * one)
     holds = errors[jacobians] < 1e-7 and max(errors[k] for k in list(errors)[1:]) < 1e-10
     shown = f"Jacobian within {errors[jacobians]:.0e} in {len(cases)} cases"
-    return Outcome(shown, {**errors, "cases": len(cases)}, holds)
+    return Finding(shown, {**errors, "cases": len(cases)}, holds)
 
 
 def draw_radial(cases: list[tuple[Radial, Tensor, Tensor]]) -> str:
@@ -203,7 +203,7 @@ def every_order(setting: Setting) -> Witness:
     return {"found": {order: rerank(setting.minima, order) for order in orders}}
 
 
-def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Outcome:
+def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Finding:
     """Every order reached by measured norms, and one function in all of them."""
     gap = max(r.value_gap for r in found.values())
     trip = max(r.round_trip for r in found.values())
@@ -211,7 +211,7 @@ def check_every_order(found: dict[tuple[int, ...], Reranked]) -> Outcome:
     numbers = {"orders": len(found), "reached": right, "gap of values": gap, "there and back": trip}
     holds = right == len(found) == math.factorial(len(next(iter(found)))) and gap < 1e-10
     shown = f"{right} of {len(found)} orders, values within {gap:.0e}"
-    return Outcome(shown, numbers, holds and trip < 1e-9)
+    return Finding(shown, numbers, holds and trip < 1e-9)
 
 
 def draw_every_order(found: dict[tuple[int, ...], Reranked]) -> str:
@@ -274,7 +274,7 @@ def check_inputs(
     representations: dict[str, tuple[Representation, Laws]],
     nets: tuple[Objective, Objective],
     opposed: tuple[Representation, ...],
-) -> Outcome:
+) -> Finding:
     """Distances between inputs re-rank; likelihoods and f-divergences cannot.
 
     Densities of u are those of laws that draws of u are seen to follow, not those of x over |det|.
@@ -296,7 +296,7 @@ def check_inputs(
         numbers[f"input gradients of net {place} over net {1 - place}"] = ratio
         holds = holds and ratio < 1 and gap < 1e-9
     shown = f"{len(MOVING)} criteria turned, likelihoods moved {fixed:.0e}"
-    return Outcome(shown, numbers, holds and fixed < 1e-10)
+    return Finding(shown, numbers, holds and fixed < 1e-10)
 
 
 def _misfit(laws: Laws, seen: Laws, xi: Representation) -> float:

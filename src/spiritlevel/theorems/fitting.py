@@ -15,7 +15,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.theorems import figures
-from spiritlevel.theorems.base import Claim, Outcome, Witness
+from spiritlevel.theorems.base import Claim, Finding, Witness
 from spiritlevel.theorems.setting import Setting
 
 DIMENSION, POINTS = 10, 20
@@ -121,7 +121,7 @@ def check_twins(
     challengers: list[nn.Sequential],
     everything: Tensor,
     seen: Tensor,
-) -> Outcome:
+) -> Finding:
     """Zero loss, the least trace 4 sqrt(d + 1) for both, and errors 1 - n / 2^d and 0.
 
     That it is the least is proved at `least_trace`; nets that were trained to go below their own
@@ -145,7 +145,7 @@ def check_twins(
     holds = holds and min(ratios) >= 1 - 1e-9
     holds = holds and max(numbers[f"loss of the {label}"] for label in nets) < 1e-20
     holds = holds and abs(errors[0] - (1 - len(seen) / 2**d)) < 1e-12 and errors[1] == 0
-    return Outcome(
+    return Finding(
         f"traces {traces[0]:.4f}, {traces[1]:.4f}; errors {errors[0]:.3f}, {errors[1]:g}",
         numbers,
         holds,
@@ -204,7 +204,7 @@ def any_labels(setting: Setting) -> Witness:
 
 
 @torch.no_grad()
-def check_any_labels(net: Memory, x: Tensor, y: Tensor) -> Outcome:
+def check_any_labels(net: Memory, x: Tensor, y: Tensor) -> Finding:
     """These labels are fitted; by the same a and b any are: their equations are triangular."""
     count = sum(p.numel() for p in net.parameters())
     gap = float((net(x) - y).abs().max())
@@ -216,7 +216,7 @@ def check_any_labels(net: Memory, x: Tensor, y: Tensor) -> Outcome:
     numbers = {"parameters": count, "2n + d": 2 * n + d, "accuracy": right, "largest residual": gap}
     numbers |= {"above the diagonal": above, "least pivot": pivot}
     holds = count == 2 * n + d and gap < 1e-6 and above == 0 < pivot
-    return Outcome(f"fitted by {count} weights, within {gap:.0e}", numbers, holds)
+    return Finding(f"fitted by {count} weights, within {gap:.0e}", numbers, holds)
 
 
 @torch.no_grad()
@@ -311,7 +311,7 @@ def check_edge(
     example: Objective,
     curvatures: tuple[float, ...],
     batches: dict[int, float],
-) -> Outcome:
+) -> Finding:
     """Gradient descent leaves iff rate > 2 / lambda; SGD multiplies E x^2 by the known factor.
 
     Both are run: descent from the top eigenvector, at the rate of |1 - rate lambda|, and from a
@@ -338,7 +338,7 @@ def check_edge(
     holds = holds and stays <= carried and leaves > stays
     holds = holds and sgd["SGD factor, batch 1"] > 1 > sgd["SGD factor, batch 2"]
     numbers |= {**sgd, "error of the factor": error}
-    return Outcome(f"distance x {slow:.2g} below 2 / λ, x {fast:.3g} above", numbers, holds)
+    return Finding(f"distance x {slow:.2g} below 2 / λ, x {fast:.3g} above", numbers, holds)
 
 
 def _sgd(

@@ -20,7 +20,7 @@ from spiritlevel.objective import Objective
 from spiritlevel.orbit import minimum
 from spiritlevel.spectral import diagonal, eigenpairs
 from spiritlevel.theorems import figures
-from spiritlevel.theorems.base import Claim, Outcome, Witness, within
+from spiritlevel.theorems.base import Claim, Finding, Witness, within
 from spiritlevel.theorems.setting import Setting, apart
 
 LAW = 1e-9  # relative, float64
@@ -86,14 +86,14 @@ def homogeneity(setting: Setting) -> Witness:
     return {"pairs": pairs}
 
 
-def check_homogeneity(pairs: dict[str, tuple[Objective, Objective]]) -> Outcome:
+def check_homogeneity(pairs: dict[str, tuple[Objective, Objective]]) -> Finding:
     gaps = {label: apart(one, other) for label, (one, other) in pairs.items()}
     moves = [_relative_move(one.vector, other.vector) for one, other in pairs.values()]
     worst = max(gaps.values())
     holds = worst < LAW and min(moves) > 0.1
     numbers = {f"gap of predictions, {label}": gap for label, gap in gaps.items()}
     numbers["least relative move of weights"] = min(moves)
-    return Outcome(f"predictions {within(worst)}", numbers, holds)
+    return Finding(f"predictions {within(worst)}", numbers, holds)
 
 
 def _relative_move(a: Tensor, b: Tensor) -> float:
@@ -125,16 +125,16 @@ def _rescaled(setting: Setting, objective: Objective) -> Witness:
     }
 
 
-def check_gradient(objective: Objective, twin: Objective, factors: Tensor) -> Outcome:
+def check_gradient(objective: Objective, twin: Objective, factors: Tensor) -> Finding:
     """grad L(D theta) = D^-1 grad L(theta)."""
     here, there = objective.gradient(), twin.gradient()
     error = _law_error(there, here, factors)
     moved = float(there.norm() / here.norm())
     numbers = {"relative error": error, "growth of the gradient": moved}
-    return Outcome(f"error {error:.0e}, gradient x {moved:.3g}", numbers, error < LAW)
+    return Finding(f"error {error:.0e}, gradient x {moved:.3g}", numbers, error < LAW)
 
 
-def check_hessian(places: dict[str, Witness]) -> Outcome:
+def check_hessian(places: dict[str, Witness]) -> Finding:
     """H(D theta) = D^-1 H(theta) D^-1, on random vectors, by new products at the twin."""
     numbers = {}
     for label, place in places.items():
@@ -144,7 +144,7 @@ def check_hessian(places: dict[str, Witness]) -> Outcome:
         there = hessian(place["twin"]) @ probes
         numbers[f"relative error {label}"] = _law_error(there, here, factors[:, None])
     worst = max(numbers.values())
-    return Outcome(f"error {worst:.0e}", numbers, worst < LAW)
+    return Finding(f"error {worst:.0e}", numbers, worst < LAW)
 
 
 def _law_error(there: Tensor, here: Tensor, factors: Tensor) -> float:
@@ -231,7 +231,7 @@ def check_floor(
     floor: float,
     before: float,
     layer: str,
-) -> Outcome:
+) -> Finding:
     """Every point of the orbit lies above a positive bound, and one of them nearly at it.
 
     That one is a network: its own matrix is made and measured. The floor shows without the search
@@ -248,7 +248,7 @@ def check_floor(
     }
     holds = 0 < lower_bound * (1 - 1e-6) <= least <= 1.05 * lower_bound
     holds = holds and abs(there / norms[-1] - 1) < 1e-3 and 0 < floor <= lower_bound * (1 + 1e-6)
-    return Outcome(f"{before:.4g} here, nowhere below {lower_bound:.4g}", numbers, holds)
+    return Finding(f"{before:.4g} here, nowhere below {lower_bound:.4g}", numbers, holds)
 
 
 def draw_floor(
@@ -280,7 +280,7 @@ def convexity(setting: Setting) -> Witness:
 
 def check_convexity(
     matrices: Tensor, ends: list[Tensor], middle: Tensor, twins: list[Objective]
-) -> Outcome:
+) -> Finding:
     """log ||e^-b H e^-b|| at the middle is at most the mean of the ends, for three norms.
 
     For this network by its Hessians at two twins and at the one half-way between them.
@@ -301,7 +301,7 @@ def check_convexity(
     numbers |= {"slack of this network": own, "its error": error, "trials": slack.numel() + 1}
     worst = min(float(slack.min()), own)
     shown = f"least slack {worst:.2g} in {slack.numel() + 1} trials"
-    return Outcome(shown, numbers, float(slack.min()) > -1e-10 and own > -error - 1e-10)
+    return Finding(shown, numbers, float(slack.min()) > -1e-10 and own > -error - 1e-10)
 
 
 def _log_norm(objective: Objective) -> tuple[float, float]:

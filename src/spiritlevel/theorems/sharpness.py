@@ -12,7 +12,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.theorems import figures
-from spiritlevel.theorems.base import Claim, Outcome, Witness, within
+from spiritlevel.theorems.base import Claim, Finding, Witness, within
 from spiritlevel.theorems.setting import Setting, apart
 from spiritlevel.witnesses.sharpened import DENSE, count_above, sharpen, sharpen_many, zero_in_ball
 from spiritlevel.witnesses.slopes import Lipschitz, lipschitz
@@ -41,7 +41,7 @@ def check_spectral_norm(
     targets: tuple[float, ...],
     twins: list[Objective],
     directions: list[Tensor],
-) -> Outcome:
+) -> Finding:
     """u'Hu >= M by a new product at every twin, with predictions and loss of the original."""
     gaps = [apart(objective, twin) for twin in twins]
     reached = [
@@ -51,7 +51,7 @@ def check_spectral_norm(
     holds = max(gaps) < 1e-9 and all(r >= m for r, m in zip(reached, targets, strict=True))
     numbers = {f"reached for M = {m:.0e}": r for m, r in zip(targets, reached, strict=True)}
     shown = f"{reached[-1]:.3g} ≥ {targets[-1]:g}, predictions {within(max(gaps))}"
-    return Outcome(shown, {**numbers, "largest gap of predictions": max(gaps)}, holds)
+    return Finding(shown, {**numbers, "largest gap of predictions": max(gaps)}, holds)
 
 
 def many_eigenvalues(setting: Setting) -> Witness:
@@ -77,7 +77,7 @@ def many_eigenvalues(setting: Setting) -> Witness:
 
 def check_many(
     objective: Objective, twin: Objective, factors: Tensor, guaranteed: int, target: float
-) -> Outcome:
+) -> Finding:
     """The eigenvalues above the target of the Hessian that is differentiated at the twin.
 
     There are at least as many as rank - (what absorbs the factors). The factors D only set the
@@ -94,7 +94,7 @@ def check_many(
         "gap of predictions": gap,
     }
     holds = gap < 1e-9 and above >= guaranteed > 0
-    return Outcome(f"{above} eigenvalues > {target:g} ({guaranteed} promised)", numbers, holds)
+    return Finding(f"{above} eigenvalues > {target:g} ({guaranteed} promised)", numbers, holds)
 
 
 def epsilon_sharpness(setting: Setting) -> Witness:
@@ -110,7 +110,7 @@ def epsilon_sharpness(setting: Setting) -> Witness:
 
 def check_epsilon_sharpness(
     objective: Objective, twins: dict[float, Objective], perturbations: dict[float, Tensor]
-) -> Outcome:
+) -> Finding:
     """A layer is zero within every radius, and the sharpness that this proves is one number."""
     value, numbers, holds = objective.value(), {}, True
     for radius, twin in twins.items():
@@ -126,7 +126,7 @@ def check_epsilon_sharpness(
     usual = RADII[-1] ** 2 * top / (2 * (1 + value))
     numbers[f"here, to second order, radius {RADII[-1]:g}"] = usual
     holds = holds and low > 0 and high <= low * (1 + 1e-6)
-    return Outcome(f"≥ {low:.3g} at all radii ({usual:.1e} here)", numbers, holds)
+    return Finding(f"≥ {low:.3g} at all radii ({usual:.1e} here)", numbers, holds)
 
 
 def draw_epsilon_sharpness(
@@ -152,7 +152,7 @@ def volume(setting: Setting) -> Witness:
     return {"objective": setting.objective, "volume": found}
 
 
-def check_volume(objective: Objective, volume: InfiniteVolume) -> Outcome:
+def check_volume(objective: Objective, volume: InfiniteVolume) -> Finding:
     """Disjoint boxes inside the set; the k first together hold at least k times the first.
 
     The first box is attacked once more: nothing in it may be as high as L + epsilon.
@@ -173,7 +173,7 @@ def check_volume(objective: Objective, volume: InfiniteVolume) -> Outcome:
     }
     holds = volume.holds and grows and met < volume.value + volume.epsilon
     growth = (totals[-1] - totals[0]) / math.log(10)
-    return Outcome(f"volume x 1e{growth:.0f} ({volume.proof})", numbers, holds)
+    return Finding(f"volume x 1e{growth:.0f} ({volume.proof})", numbers, holds)
 
 
 def draw_volume(objective: Objective, volume: InfiniteVolume) -> str:
@@ -184,7 +184,7 @@ def no_constant(setting: Setting) -> Witness:
     return {"found": lipschitz(setting.objective, group=setting.group)}
 
 
-def check_no_constant(found: Lipschitz) -> Outcome:
+def check_no_constant(found: Lipschitz) -> Finding:
     """The gradient follows the law and ends as 1 / scale; on a ball it stays below a bound."""
     growth = found.measured[-1] / found.measured[0]
     last = found.measured[-1] * found.scales[-1] / (found.measured[-2] * found.scales[-2])
@@ -198,7 +198,7 @@ def check_no_constant(found: Lipschitz) -> Outcome:
     local = found.bound is None or found.met <= found.bound < math.inf
     holds = found.mismatch < 1e-6 and last > 0.5 and local
     bound = f", ≤ {found.bound:.3g} on a ball" if found.bound else ", ball: no bound known"
-    return Outcome(f"gradient x {growth:.3g}{bound}", numbers, holds)
+    return Finding(f"gradient x {growth:.3g}{bound}", numbers, holds)
 
 
 def draw_no_constant(found: Lipschitz) -> str:

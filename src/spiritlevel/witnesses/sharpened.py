@@ -15,6 +15,8 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.results.provenance import Provenance
+from spiritlevel.results.symmetry import Sharpening
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Certificate, Group, symmetries
 from spiritlevel.symmetry.group import added
@@ -40,6 +42,11 @@ class Sharpened:
     direction: Tensor
     element: Tensor
     generator: str
+
+    def result(self, network: str, target: float, told: Provenance) -> Sharpening:
+        """What was done, as plain data that can be written and read."""
+        found = (self.before, self.reached, self.generator, self.certificate)
+        return Sharpening(network, target, *found, told)
 
     def __str__(self) -> str:
         if not self.element.any():

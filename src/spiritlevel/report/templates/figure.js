@@ -1,7 +1,7 @@
 // One network at several stops along its orbit: three panels, one slider.
 
-const journey = JSON.parse(document.getElementById("journey").textContent);
-const { stops, distances, outputs } = journey;
+const way = JSON.parse(document.getElementById("way").textContent);
+const { stops, distances, outputs } = way;
 const home = Math.max(0, stops.findIndex((stop) => stop.label === "here"));
 const byId = (id) => document.getElementById(id);
 const BOX = { left: 44, right: 332, top: 10, bottom: 208, foot: 228, title: 246 };
@@ -73,7 +73,7 @@ function slicePanel(svg) {
 /** Six digits: of a probability behind the point, of any other output in all. */
 function sixDigits(value) {
   if (value === null) return "∞";
-  return journey.kind === "probabilities" ? value.toFixed(6) : value.toPrecision(6);
+  return way.kind === "probabilities" ? value.toFixed(6) : value.toPrecision(6);
 }
 
 function examplePanel(parent, example, scale, named) {
@@ -116,7 +116,7 @@ function examplePanel(parent, example, scale, named) {
 
 function predictionsPanel(parent) {
   const values = everywhere((stop) => stop.predictions.flat());
-  const top = journey.kind === "probabilities" ? 1 : Math.max(0, ...values);
+  const top = way.kind === "probabilities" ? 1 : Math.max(0, ...values);
   const { scale } = linear([Math.min(0, ...values), top], [40, 0]);
   const count = Math.min(stops[home].predictions.length, EXAMPLES);
   const brief = outputs.length <= 12 && outputs.every((name) => name.length <= 2);

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
 
+from spiritlevel.results.symmetry import Block, Reason
 from spiritlevel.symmetry.tracing.equations import (
     WILD,
     ZERO,
@@ -41,29 +41,6 @@ class Scales:
     @property
     def ndim(self) -> int:
         return self.terms[0].ndim
-
-
-class Reason(Enum):
-    """Why no factor passes an operation."""
-
-    BENDS = "is not proportional to what goes in"
-    CONSTANT = "meets a constant that cannot move along"
-    EPS = "has an eps that cannot move along"
-    STATISTICS = "has statistics that stay as they are"
-    NO_RULE = "has no rule, so what passes is held still"
-
-
-@dataclass(frozen=True)
-class Block:
-    """An operation that some scales cannot pass."""
-
-    operation: str
-    module: str
-    parameters: tuple[str, ...]
-    reason: Reason = Reason.NO_RULE
-
-    def __str__(self) -> str:
-        return f"{self.operation}{f' in {self.module}' if self.module else ''}"
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
-from spiritlevel.audits.verdicts import ERRORS, Infimum, Outcome, spread
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.base.matrices import CALLED, Kind
 from spiritlevel.base.spoken import digits, share, times
-from spiritlevel.measures.rest import Rest, Standing
-from spiritlevel.objective import Objective
-from spiritlevel.orbit.program import Kind
-from spiritlevel.results.files import csv_text, json_text, written
-from spiritlevel.results.terminal import RenderableType, Stack, Table, Text, plain
-from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.results.certificate import Certificate
+from spiritlevel.results.data import LIVE
+from spiritlevel.results.grid import Cell, Column, Grid, cells
+from spiritlevel.results.provenance import OfNetwork, interruption, remarks, versions_line
+from spiritlevel.results.rest import Rest
+from spiritlevel.results.result import Result, by_name
+from spiritlevel.results.symmetry import Freedom
+from spiritlevel.results.verdicts import ERRORS, STAYED, Infimum, Outcome, spread
+from spiritlevel.results.way import Way
 
-SCHEMA = 3
-MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss-Newton matrix"}
-STAYED = (Outcome.INVARIANT, Outcome.PROMISED, Outcome.VAGUE, Outcome.STILL)
 SLIGHT = 0.01  # a share that is not worth speaking of
+COLUMNS = (
+    Column("measure", wraps=False),
+    *(Column(name, right=True, wraps=False) for name in ("here", "least", "largest")),
+    Column("verdict"),
+)
+
+
+class OfAudit(OfNetwork):
+    """How far the random point is, in log-scales, and how long it took to find the points."""
+
+    strength: float
+    seconds_for_points: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Row:
     them, else zero.
     """
 
+    told = ("largest", "largest_at", "factor", "moved", "text")
+
     name: str
     title: str
     family: str
@@ -42,6 +53,10 @@ class Row:
     promised: bool
     outcome: Outcome
     apart: float = 0.0
+
+    def __post_init__(self) -> None:
+        if "here" not in self.values:
+            raise SpiritlevelError("a row of an audit has a value at the point here")
 
     @property
     def here(self) -> Estimate:
@@ -72,14 +87,19 @@ class Row:
     @property
     def text(self) -> str:
         """The verdict in words."""
-        return _sentence(self) + self._equality
+        return self.sentence + self._equality
+
+    @property
+    def sentence(self) -> str:
+        """The verdict without how equal the predictions are."""
+        return _sentence(self)
 
     @property
     def short(self) -> str:
         """The verdict as far as a narrow column holds it; the summary says the rest."""
         if self.outcome is Outcome.UNITS:
             return f"x {times(self.factor)} by units"
-        return _sentence(self)
+        return self.sentence
 
     @property
     def _equality(self) -> str:
@@ -101,23 +121,6 @@ class Row:
         # the least of some searched maxima bounds nothing
         sign = "" if least.proved else "~ " if e.status is Status.LOWER_BOUND else "≤ "
         return self.title, value, sign + digits(least.value), digits(self.largest), self.short
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "title": self.title,
-            "family": self.family,
-            "here": self.here.to_dict(),
-            "values": {p: e.to_dict() for p, e in self.values.items()},
-            "infimum": vars(self.infimum).copy(),
-            "largest": self.largest,
-            "largest_at": self.largest_at,
-            "factor": self.factor,
-            "promised": self.promised,
-            "moved": self.moved,
-            "outcome": self.outcome.value,
-            "verdict": self.text,
-        }
 
 
 def _surely(row: Row) -> float:
@@ -160,6 +163,8 @@ def _sentence(row: Row) -> str:
 class Head:
     """What a reader can use: one measure as trained, and with the rescalings taken away."""
 
+    told = ("part", "subject", "left")
+
     name: str
     title: str
     matrix: Kind
@@ -176,7 +181,7 @@ class Head:
     @property
     def subject(self) -> str:
         """With the name of its matrix."""
-        return f"Sharpness ({self.title} of {MATRICES[self.matrix]})"
+        return f"Sharpness ({self.title} of the {CALLED[self.matrix]})"
 
     @property
     def left(self) -> str:
@@ -193,32 +198,32 @@ class Head:
     def __str__(self) -> str:
         return f"{self.subject}: {digits(self.here)} as trained, {self.left}."
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "part": self.part, "subject": self.subject, "left": self.left}
 
-
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, eq=False)
+class Audit(Result, kind="audit", schema=4):
     """Measures against symmetries: what moved while the predictions did not.
 
-    `elements` are the log-scales that lead from the objective to each of the other points.
+    `way` is what a report draws. `points` is what the numbers were measured at: the objective, its
+    group and the elements that lead to the other points; None where the audit was read from a file.
     """
 
+    told = ("headline", "head")
+
+    network: str
     rows: tuple[Row, ...]
-    objective: Objective
-    group: Group
-    elements: dict[str, Tensor]
+    group: Freedom
     certificates: dict[str, Certificate]
-    provenance: dict[str, Any]
-    rest: Rest | None = None
+    rest: Rest | None
+    way: Way | None
+    provenance: OfAudit
+    points: Any = field(default=None, repr=False, metadata=LIVE)
+
+    @property
+    def title(self) -> str:
+        return f"Audit of {self.network}"
 
     def __getitem__(self, name: str) -> Row:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise SpiritlevelError(
-            f"no row {name!r}; there are: {', '.join(row.name for row in self.rows)}"
-        )
+        return by_name(self.rows, name)
 
     @property
     def worst(self) -> float:
@@ -253,41 +258,30 @@ class Audit:
         row = moved[0]
         return f"The {row.title} is {digits(row.here.value)} as trained and {row.text}."
 
-    def __str__(self) -> str:
-        return plain(self.__rich__())
-
-    def __rich__(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("measure", no_wrap=True)
-        for column in ("here", "least", "largest"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("verdict")
+    def grid(self) -> Grid:
+        rows = []
         for row in self.rows:
             style = "bold red" if row.bug else "green" if not row.moved else "red"
-            *cells, text = row.cells()
-            table.add_row(*cells, Text(text, style=style))
-        top = []
+            *numbers, text = row.cells()
+            rows.append((*cells(*numbers), Cell(text, style)))
+        above = ()
         if self.rest is not None:
-            calm = self.rest.standing in (Standing.MINIMUM, Standing.FLAT)
-            top = [Text(self.rest.text, style="" if calm else "bold yellow"), Text()]
-        words = [Text(self.headline, style="bold"), *(Text(t) for t in self.lines())]
-        return Stack(*top, table, Text(), *words)
+            above = cells(self.rest.text, style="" if self.rest.calm else "bold yellow")
+        below = (Cell(self.headline, "bold"), *cells(*self.lines()))
+        return Grid(COLUMNS, tuple(rows), above, below)
 
     def lines(self) -> list[str]:
         """What was done and how well it is known, in words."""
         p = self.provenance
         cost = f"seed {p['seed']}, {p['products']:.0f} products, {p['seconds']:.0f} s"
-        versions = ", ".join(f"{name} {version}" for name, version in p["versions"].items())
-        last = [*p["notes"], f"{cost}, {versions}"]
-        if p["interrupted"]:
-            last.insert(0, f"interrupted: {p['interrupted']}")
+        last = [*interruption(p), *remarks(p), f"{cost}, {versions_line(p)}"]
         if not self.group.dim:
-            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocks))
+            blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocked))
             blocks = blocks or "parameters that are not chosen"
             return [f"(Rescalings are blocked by {blocks}.)", *last]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
         sharp = ""
-        if "sharpened" in self.elements:
+        if "sharpened" in self.certificates:
             sharp = ", one of them sharpened on purpose to an eigenvalue of 1e6"
         size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
         return [
@@ -298,32 +292,21 @@ class Audit:
             *last,
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data; see the README for the schema."""
-        blocked = [{"by": str(b), "parameters": list(b.parameters)} for b in self.group.blocks]
-        return {
-            "schema": SCHEMA,
-            "headline": self.headline,
-            "head": None if self.head is None else self.head.to_dict(),
-            "rest": None if self.rest is None else self.rest.to_dict(),
-            "rows": [row.to_dict() for row in self.rows],
-            "group": {"dim": self.group.dim, "kinds": self.group.kinds, "blocked": blocked},
-            "certificates": {
-                p: {"verdict": c.verdict, "relative": c.relative, "absolute": c.absolute}
-                for p, c in self.certificates.items()
-            },
-            "provenance": dict(self.provenance),
-        }
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        return written(json_text(self.to_dict()), path)
-
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """One line per measure."""
-        rows = []
-        for r in self.rows:
-            e, i = r.here, r.infimum
-            numbers = [e.value, e.error, e.status.value, i.value, i.proved, i.matrix or ""]
-            rows.append([r.name, r.family, *numbers, r.largest, r.factor, r.moved, r.text])
-        head = "name family here error status least proved matrix largest factor moved verdict"
-        return written(csv_text(head, rows), path)
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name,
+                "family": row.family,
+                "here": row.here.value,
+                "error": row.here.error,
+                "status": row.here.status.value,
+                "least": row.infimum.value,
+                "proved": row.infimum.proved,
+                "matrix": row.infimum.matrix or "",
+                "largest": row.largest,
+                "factor": row.factor,
+                "moved": row.moved,
+                "verdict": row.text,
+            }
+            for row in self.rows
+        ]

@@ -1,0 +1,29 @@
+"""spiritlevel report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spiritlevel.cli.app import app, one_line_errors
+from spiritlevel.cli.options import CsvOption, OutOption
+from spiritlevel.cli.writing import check_writable, write
+
+
+@app.command()
+def report(
+    result: Annotated[Path, typer.Argument(help="What a command wrote with --json.")],
+    out: OutOption = None,
+    csv: CsvOption = None,
+    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+) -> None:
+    """Print a result that was written as JSON, and draw its page; the model is not needed."""
+    with one_line_errors() as console:
+        from spiritlevel.results import load
+
+        check_writable(out=out, csv=csv)
+        found = load(result)
+        console.print(found)
+        write(found, console, out=out, csv=csv, title=title)

@@ -1,0 +1,70 @@
+"""Where a result comes from, in the same words for all of them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from spiritlevel.base.version import __version__
+
+
+class Provenance(TypedDict):
+    """What every result says of itself."""
+
+    seconds: float
+    notes: list[str]
+    refused: dict[str, str]  # what could not be had, and why
+    interrupted: str
+    versions: dict[str, str]
+
+
+class OfNetwork(Provenance):
+    """Of one network with its data."""
+
+    parameters: int
+    examples: int
+    mode: str
+    dtype: str
+    device: str
+    seed: int
+    products: float
+
+
+def provenance(
+    *,
+    seconds: float,
+    notes: Sequence[str] = (),
+    refused: Mapping[str, str] | None = None,
+    interrupted: str = "",
+    **more: Any,
+) -> Any:
+    """A Provenance, with what a kind of result says of itself besides."""
+    return {
+        **more,
+        "seconds": seconds,
+        "notes": list(dict.fromkeys(notes)),
+        "refused": dict(refused or {}),
+        "interrupted": interrupted,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    import torch  # a result that is read needs no torch
+
+    own = {"spiritlevel": __version__, "torch": str(torch.__version__)}
+    return {**own, "python": platform.python_version()}
+
+
+def interruption(told: Provenance) -> list[str]:
+    return [f"interrupted: {told['interrupted']}"] if told["interrupted"] else []
+
+
+def remarks(told: Provenance) -> list[str]:
+    """What was refused and the notes, in words."""
+    return [*(f"no {name}: {why}" for name, why in told["refused"].items()), *told["notes"]]
+
+
+def versions_line(told: Provenance) -> str:
+    return ", ".join(f"{name} {version}" for name, version in told["versions"].items())

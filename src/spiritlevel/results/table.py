@@ -1,0 +1,129 @@
+"""The result of `measure`: rows of estimates, and whether the point is a minimum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
+from spiritlevel.results.grid import Cell, Column, Grid, cells
+from spiritlevel.results.provenance import OfNetwork, interruption, remarks, versions_line
+from spiritlevel.results.rest import Rest
+from spiritlevel.results.result import Result, by_name
+
+COLUMNS = (
+    Column("measure"),
+    Column("value", right=True),
+    Column("error"),
+    Column("products", right=True),
+    Column("seconds", right=True),
+)
+
+
+class OfTable(OfNetwork, total=False):
+    """How products were made, and how far they are from finite differences and from exact."""
+
+    product: str
+    product_check: float | None
+    product_rounding: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure: its name, its title, its estimate.
+
+    It is `shared` if a row above paid for it, and a `part` of the measure if that is several.
+    """
+
+    name: str
+    title: str
+    estimate: Estimate
+    shared: bool = False
+    part: bool = False
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Title, value, error, products, seconds as text."""
+        e = self.estimate
+        exact = e.stderr is None and e.residual is None
+        if self.shared:
+            cost, seconds = "shared", ""
+        else:
+            cost, seconds = f"{e.matvecs:.3g}" if e.matvecs else "", f"{e.seconds:.2f}"
+        error = "" if exact else f"± {format_error(e.error)}"
+        if e.status is Status.LOWER_BOUND:
+            error = "or more"
+        title = f"  {self.title}" if self.part else self.title
+        return title, format_value(e.value, e.error), error, cost, seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Result, kind="table", schema=2):
+    """Measures of one network at one point."""
+
+    told = ("verdict",)
+
+    rows: tuple[Row, ...]
+    rest: Rest | None
+    provenance: OfTable
+
+    title = "Measures at one point"  # type: ignore[assignment]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the point is a minimum, in words; empty if nothing was asked of curvature."""
+        return "" if self.rest is None else self.rest.text
+
+    def __getitem__(self, name: str) -> Estimate:
+        return by_name(self.rows, name).estimate
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def grid(self) -> Grid:
+        rows = []
+        for row in self.rows:
+            e = row.estimate
+            rows.append(cells(*row.cells()))
+            if not e.converged:
+                rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
+        verdict = cells(self.verdict, "", style="bold") if self.verdict else ()
+        return Grid(COLUMNS, tuple(rows), (), (*verdict, *cells(*self.lines(), style="dim")))
+
+    def lines(self) -> list[str]:
+        """What was done and how well it is known, in words."""
+        p = self.provenance
+        lines = [
+            f"{p['parameters']:,} parameters, {p['examples']:,} examples, {p['mode']} mode, "
+            f"{p['dtype']}, {p['device']}",
+            f"seed {p['seed']}, {p['products']:.4g} products in {p['seconds']:.1f} s",
+        ]
+        if facts := self.product():
+            lines.append(f"product: {'; '.join(' '.join(fact).strip() for fact in facts)}")
+        notes = [f"note: {note}" for note in remarks(p)]
+        return [*lines, *notes, *interruption(p), versions_line(p)]
+
+    def product(self) -> list[tuple[str, str]]:
+        """How the products were made, and how well; nothing where none were."""
+        p = self.provenance
+        checks = {
+            "against finite differences": p.get("product_check"),
+            "rounding": p.get("product_rounding"),
+        }
+        known = [(what, f"{size:.0e}") for what, size in checks.items() if size is not None]
+        return [("", p["product"]), *known] if "product" in p else []
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name,
+                "value": row.estimate.value,
+                "stderr": row.estimate.stderr,
+                "residual": row.estimate.residual,
+                "status": row.estimate.status.value,
+                "matvecs": row.estimate.matvecs,
+                "seconds": row.estimate.seconds,
+                "shared": row.shared,
+            }
+            for row in self.rows
+        ]
