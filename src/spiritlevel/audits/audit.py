@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spiritlevel.audits.result import Audit, Row
 from spiritlevel.audits.verdicts import ALIKE, Infimum, Outcome, below, judge, least_seen
+from spiritlevel.base.doors import accuracy, number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import scaled
@@ -25,7 +26,8 @@ from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import OrbitMinimum
-from spiritlevel.symmetry import Certificate, Group, symmetries, verify
+from spiritlevel.symmetry import Certificate, Group, verify
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.tracing.degree import multilinear
 from spiritlevel.witnesses.sharpened import sharpen
 
@@ -73,10 +75,10 @@ def audit(
     """
     only_objectives(objective)
     names = checked(measures, single=True)
-    if not strength > 0:
-        raise SpiritlevelError(f"strength={strength}: give a positive number")
+    number("strength", strength, above=0)
+    accuracy(tol, rtol, budget, seed)
     begin = time.perf_counter()
-    group = symmetries(objective) if group is None else group
+    group = group_of(objective, group)
     ends = [name for name in names if MEASURES[name].shares == "extremes"]
     both_ends = any(name != "hessian_spectral" for name in ends)
     here = {"tol": tol, "rtol": rtol, "budget": budget}

@@ -15,6 +15,7 @@ import torch
 
 from spiritlevel.audits.least import Bottoms, Interval
 from spiritlevel.audits.verdicts import ALIKE, SURE, differ
+from spiritlevel.base.doors import a, accuracy
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
@@ -235,7 +236,9 @@ def compare(
     nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
     of `measure`.
     """
+    a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
+    accuracy(tol, rtol, budget, seed)
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)

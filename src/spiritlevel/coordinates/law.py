@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
+from spiritlevel.base.doors import bijection
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import columns
@@ -43,6 +44,7 @@ def hessian_law(objective: Objective, coordinates: Reparametrization) -> Hessian
     Dinh et al. (2017), section 5; they state it at critical points, where the second part is 0.
     """
     only_objectives(objective)
+    bijection("coordinates", coordinates)
     there = objective.reparametrize(coordinates)
     eta, slope = there.vector, objective.gradient()
     plain = hessian(objective)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spiritlevel.base.doors import one_of
+from spiritlevel.base.doors import number, one_of, seeded
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.instruments import Instruments
@@ -69,10 +69,18 @@ class Measure:
         only_objectives(objective)
         for name in parameters:
             one_of(f"the parameter of {self.title.strip()}", name, self.parameters)
+        seeded(seed)
+        self.refuse(**parameters)
         found = self.function(Instruments(objective, seed=seed), **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title.strip()} is several numbers: use measure()")
         return found
+
+    def refuse(self, **parameters: Any) -> None:
+        """What is no positive number in the place of one."""
+        for name, value in parameters.items():
+            if isinstance(self.parameters[name], float):
+                number(name, value, above=0)
 
     def promises(self, invariance: Invariance) -> bool:
         return "unit" in self.invariances or invariance in self.invariances

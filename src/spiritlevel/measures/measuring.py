@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from spiritlevel.base.doors import accuracy, one_of
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import heard_interrupts
 from spiritlevel.base.version import __version__
@@ -39,6 +40,8 @@ def measure(
     error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
     """
     only_objectives(objective)
+    accuracy(tol, rtol, budget, seed)
+    one_of("compile", compile, ("auto", True, False))
     wanted = checked(standard() if names is None else names)
     begin = time.perf_counter()
     instruments = Instruments(

@@ -8,6 +8,7 @@ from pathlib import Path
 from spiritlevel.audits.comparison import Comparison
 from spiritlevel.audits.result import Audit
 from spiritlevel.audits.way import journey
+from spiritlevel.base.doors import a, file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.measures.table import Table
 from spiritlevel.report.page import audit_page, claims_page, comparison_page, table_page
@@ -18,6 +19,8 @@ def write_report(
     result: Audit | Table | Comparison, path: str | Path, *, title: str | None = None
 ) -> Path:
     """An audit, a table of measures or a comparison as one HTML page that needs nothing else."""
+    file(path)
+    a("title", title, (str, type(None)), "a text")
     if isinstance(result, Audit):
         page = _audit(result, title)
     elif isinstance(result, Table):
@@ -49,6 +52,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def write_claims(claims: Claims, path: str | Path) -> Path:
     """Claims with their figures as one HTML page that needs nothing else."""
+    file(path)
+    a("claims", claims, Claims, "what claims() returned")
     name = claims.network.partition(",")[0]
     page = claims_page(claims.to_dict(), claims.figures, title=f"Theorems on {name}")
     return _written(page, path)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spiritlevel.base.doors import file
+
 
 def json_ready(data: Any) -> Any:
     """Plain data with null for what JSON has no number for: a measure may overflow."""
@@ -34,5 +36,5 @@ def csv_text(head: str, rows: Iterable[Sequence[Any]]) -> str:
 def written(text: str, path: str | Path | None) -> str:
     """The text, also written to `path` if one is given."""
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        file(path).write_text(text, encoding="utf-8")
     return text

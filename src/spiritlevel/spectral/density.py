@@ -44,6 +44,7 @@ class Density:
         The error joins the spread over the probes with what cannot be placed to either side:
         half the weight of the node next to the threshold, or of all within `resolution` of it.
         """
+        number("threshold", threshold)
         away = (self.nodes - threshold).abs()
         blurred = away <= self.resolution
         below = (self.nodes < threshold) & ~blurred

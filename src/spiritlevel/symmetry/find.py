@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, leaves, map_tensors
@@ -21,7 +22,7 @@ from spiritlevel.objective.loss import moved
 from spiritlevel.objective.loss.base import call
 from spiritlevel.objective.loss.heads import predictions
 from spiritlevel.objective.module import cast, private_copy, unwrap
-from spiritlevel.symmetry.group import EpsScale, Generator, Group
+from spiritlevel.symmetry.group import EpsScale, Generator, Group, only_groups
 from spiritlevel.symmetry.tracing.dead import dead_biases
 from spiritlevel.symmetry.tracing.equations import WILD, Number, compact
 from spiritlevel.symmetry.tracing.example import guessed
@@ -66,16 +67,20 @@ def symmetries(
     - `statistics`: "free" lets the running statistics of BatchNorm move along.
     - `eps`: "approximate" admits scales that the eps of a norm breaks a little.
     """
-    if statistics not in get_args(Statistics):
-        raise SpiritlevelError(f'statistics is {statistics!r}; choose "fixed" or "free"')
-    if eps not in get_args(Eps):
-        raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
+    one_of("statistics", statistics, get_args(Statistics))
+    one_of("eps", eps, get_args(Eps))
     walk = Walk(statistics, eps)
     scales = walked(walk, model, example, lambda node, name: RULES.get(name))
     group = collected(walk, scales)
     if isinstance(model, Objective):
         refuse_moved_loss(model, group)
     return group
+
+
+def group_of(objective: Objective, group: Group | None) -> Group:
+    """The group that is given, or the one that is found."""
+    only_groups(group)
+    return symmetries(objective) if group is None else group
 
 
 def refuse_moved_loss(objective: Objective, group: Group) -> None:

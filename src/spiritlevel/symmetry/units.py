@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spiritlevel.base.doors import number, tensor, tensors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, map_tensors
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective.module import cast
 from spiritlevel.symmetry.find import predictor_of, walked
 from spiritlevel.symmetry.gaps import same
@@ -41,12 +42,13 @@ class Units:
         return torch.randperm(self.size, generator=generator(seed))
 
     def inverse(self, order: Tensor) -> Tensor:
+        self._refuse(order)
         return order.argsort()
 
     def act(self, params: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
         """Put unit order[i] in the place of unit i, everywhere."""
-        if sorted(order.tolist()) != list(range(self.size)):
-            raise SpiritlevelError(f"order has to be a permutation of {self.size} units")
+        tensors("params", params)
+        self._refuse(order)
         result = dict(params)
         for (name, axis), places in self.places.items():
             if name not in result:
@@ -57,7 +59,13 @@ class Units:
         return {n: t.clone() if t is params[n] else t for n, t in result.items()}
 
     def apply(self, objective: Objective, order: Tensor) -> Objective:
+        only_objectives(objective)
         return _applied(self, objective, order)
+
+    def _refuse(self, order: Tensor) -> None:
+        tensor("order", order, self.size)
+        if sorted(order.tolist()) != list(range(self.size)):
+            raise SpiritlevelError(f"order has to be a permutation of {self.size} units")
 
 
 @dataclass(frozen=True)
@@ -79,17 +87,19 @@ class HeadMap:
         return len(self.up[0][1])
 
     def random(self, seed: int | torch.Generator = 0, scale: float = 0.3) -> Tensor:
+        number("scale", scale)
         draws = generator(seed)
         noise = torch.randn(self.size, self.size, generator=draws, dtype=torch.float64)
         return torch.linalg.matrix_exp(scale * noise)
 
     def inverse(self, matrix: Tensor) -> Tensor:
+        self._refuse(matrix)
         return torch.linalg.inv(matrix)
 
     def act(self, params: Mapping[str, Tensor], matrix: Tensor) -> dict[str, Tensor]:
         """A on one side, its inverse transposed on the other."""
-        if matrix.shape != (self.size, self.size):
-            raise SpiritlevelError(f"the matrix has to be {self.size} x {self.size}")
+        tensors("params", params)
+        self._refuse(matrix)
         matrix = matrix.detach().cpu().double()
         result = {name: tensor.clone() for name, tensor in params.items()}
         for side, factor in ((self.up, matrix), (self.down, torch.linalg.inv(matrix).T)):
@@ -105,7 +115,13 @@ class HeadMap:
         return result
 
     def apply(self, objective: Objective, matrix: Tensor) -> Objective:
+        only_objectives(objective)
         return objective.at(self.act(objective.params, matrix))
+
+    def _refuse(self, matrix: Tensor) -> None:
+        tensor("matrix", matrix, self.size, self.size)
+        if not float(torch.linalg.cond(matrix.double())) < 1 / torch.finfo(torch.float64).eps:
+            raise SpiritlevelError("matrix has no inverse; give another, such as random(seed)")
 
 
 def _applied(units: Units, objective: Objective, order: Tensor) -> Objective:

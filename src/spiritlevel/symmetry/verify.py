@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spiritlevel.base.doors import seeded
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
@@ -18,9 +19,7 @@ from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective.batches import Batch, divisible, examples
 from spiritlevel.objective.premises import taken
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
-
-if TYPE_CHECKING:
-    from spiritlevel.symmetry.group import EpsScale, Group
+from spiritlevel.symmetry.group import EpsScale, Group, only_groups
 
 Verdict = Literal["exact", "approximate", "rounding", "refuted"]
 RANDOM_EXAMPLES = 64
@@ -81,6 +80,8 @@ def verify(
     does from other differences.
     """
     only_objectives(objective, twin)
+    seeded(seed)
+    only_groups(group)
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
     if not _runs_in_float64(objective):

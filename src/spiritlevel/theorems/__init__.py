@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import heard_interrupts, set_apart
@@ -23,7 +24,7 @@ CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
 
 def chosen(names: str | Iterable[str] | None) -> list[str]:
     """The names of these claims, or of all; an unknown one is refused."""
-    found = [names] if isinstance(names, str) else list(CLAIMS if names is None else names)
+    found = list(CLAIMS) if names is None else doors.names("names", names)
     unknown = [name for name in found if name not in CLAIMS]
     if unknown:
         raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
@@ -44,6 +45,7 @@ def claims(
     """
     if objective is not None:
         only_objectives(objective)
+    doors.one_of("figures", figures, (True, False))
     wanted, setting, begin = chosen(names), Setting(objective), time.perf_counter()
     results: list[Result] = []
     drawn: dict[str, str] = {}

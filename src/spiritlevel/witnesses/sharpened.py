@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import number, tensor
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.base.operator import Operator
+from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.symmetry import Certificate, Group, symmetries
+from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.group import added
 
 CANDIDATES = 4
@@ -111,6 +113,8 @@ def sharpen(
     round nothing, not even in float32. `operator` is the Hessian, where it is known already.
     """
     _check_target(objective, target)
+    if operator is not None:
+        only_operators(operator)
     layers = _layers(objective, group)
     operator = hessian(objective) if operator is None else operator
     pairs = eigenpairs(operator)
@@ -162,6 +166,8 @@ def sharpen_many(
             f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
             f"(at most {DENSE}); choose some with params=, or use sharpen()"
         )
+    if dense is not None:
+        tensor("dense", dense, objective.size, objective.size)
     layers = _layers(objective, group)
     exact = objective.to(torch.float64)
     dense = hessian(exact, compile=False).dense() if dense is None else dense
@@ -195,8 +201,7 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
     the eps-sharpness is at least (L(zero) - L) / (1 + L) (Dinh et al., 2017).
     """
     only_objectives(objective)
-    if not 0 < epsilon < math.inf:
-        raise SpiritlevelError(f"epsilon={epsilon}: give a positive radius")
+    number("epsilon", epsilon, above=0)
     layers = _layers(objective, group)
     value, found = objective.value(), None
     for lever in _levers(layers, objective):
@@ -240,13 +245,12 @@ def count_above(dense: Tensor, factors: Tensor, target: float) -> int:
 
 def _check_target(objective: Objective, target: float) -> None:
     only_objectives(objective)
-    if not isinstance(target, (int, float)) or not 0 < target < math.inf:
-        raise SpiritlevelError(f"target={target}: give a positive number")
+    number("target", target, above=0)
 
 
 def _layers(objective: Objective, group: Group | None) -> Group:
     """One factor per layer, or an error that says why there is none."""
-    group = symmetries(objective) if group is None else group
+    group = group_of(objective, group)
     if not group.dim:
         reasons = ", ".join(dict.fromkeys(str(b) for b in group.blocks)) or "the graph"
         raise SpiritlevelError(

@@ -1,0 +1,344 @@
+"""Wrong arguments of every public function: one SpiritlevelError each, before any work is done.
+
+One valid call of each is written down in `calls`; the wrong ones are made from the signatures.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Normal
+
+import spiritlevel as sl
+from cases import BY_NAME, labels, randn
+from spiritlevel.coordinates.inputs import Representation
+from spiritlevel.objective import Objective
+from sweeping import parameters, shown, wrong
+
+# Records of what was found: the library makes them.
+RESULTS = set(
+    "Audit Certificate Comparison Estimate Group SpiritlevelError Status coordinates.HessianLaw "
+    "coordinates.Reparametrization coordinates.Reranked coordinates.inputs.Ranking "
+    "coordinates.inputs.Laws orbit.OrbitMinimum orbit.Span orbit.Supremum symmetry.Certificate "
+    "symmetry.Generator symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
+    "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
+)
+# Run inside every product, with what the library itself hands over.
+INSIDE = set(
+    "Objective.total Objective.outputs Objective.returned Objective.together Objective.here "
+    "Objective.gradient_sum Objective.total_of Objective.place Objective.replaced".split()
+)
+# Wrong only once the model has run: outputs that it does not have, data that it does not take.
+AFTER_RUNNING = {("Objective", "heads"), ("Objective", "data"), ("Objective", "loss")}
+# Values that the types and names call wrong and that are right.
+RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {}
+SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |has to be|no parameter"
+SLOW = {"default_objective"}
+KINDS = (
+    "Objective Group Operator Audit Comparison Table Claims Density Eigenpairs Signs Units HeadMap "
+    "Linear Diagonal Chain Custom Power Radial WeightNorm Representation Ranking"
+).split()
+MAPS = ("Linear", "Diagonal", "Chain", "Custom", "Power", "Radial", "WeightNorm")
+
+
+class WorkDoneError(Exception):
+    """The model was run though an argument was wrong."""
+
+
+def small(scale: float = 1.0) -> Objective:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        net[0].weight.mul_(scale)
+    return Objective(net, (randn(6, 2), labels(6, classes=2)), F.cross_entropy)
+
+
+@functools.cache
+def shared() -> dict[str, Any]:
+    """What a parameter of some name takes, wherever it occurs."""
+    net = small()
+    group = sl.symmetries(net)
+    return {
+        "objective": net,
+        "model": net,
+        "one": net,
+        "twin": net,
+        "group": group,
+        "operator": sl.from_matrix(torch.eye(5).double()),
+        "target": 10.0,
+        "epsilon": 0.1,
+        "radius": 0.1,
+        "norm": 1.0,
+        "t": group.random(0),
+        "s": group.random(1),
+        "coordinates": sl.coordinates.Diagonal(torch.full((net.size,), 2.0).double()),
+        "center": net.vector,
+        "params": net.params,
+        "moved": net.params,
+        "measure": lambda objective: objective.value(),
+        "eta": net.vector,
+        "theta": net.vector,
+        "representation": Representation(lambda x: 2 * x, lambda u: u / 2),
+        "seed": 0,
+    }
+
+
+@functools.cache
+def calls() -> dict[str, dict[str, Any]]:
+    """The valid call of each, beyond what `shared` gives: names of functions -> arguments."""
+    net, c = shared()["objective"], sl.coordinates
+    units, signs, head = instances()["Units"], instances()["Signs"], instances()["HeadMap"]
+    tanh, attention = BY_NAME["mlp"].objective(), BY_NAME["TransformerEncoderLayer"].objective()
+    truth = Normal(torch.zeros(1), torch.ones(1))
+    law = torch.distributions.Independent(truth, 1)
+    wide = torch.distributions.Independent(Normal(torch.zeros(1), 2 * torch.ones(1)), 1)
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    rows = (randn(6, 2), labels(6, classes=2))
+    here, flips = net.vector, signs.random(0)
+    return {
+        "Objective": {"model": module, "data": rows, "loss": F.cross_entropy, "params": "*"},
+        "Operator": {
+            **{"size": 5, "dtype": torch.float64, "device": torch.device("cpu")},
+            "matvec": lambda v: v,
+        },
+        "audit": {"measures": ["loss"]},
+        "claims": {"names": "radial_map"},
+        "compare": {"objectives": {"a": net, "b": small(2.0)}, "measures": ["loss"]},
+        "coordinates.Chain": {"parts": (shared()["coordinates"],)},
+        "coordinates.Custom": {
+            "forward": lambda e: 2 * e,
+            "inverse": lambda t: t / 2,
+            "near": here,
+        },
+        "coordinates.Diagonal": {"factors": torch.ones(net.size)},
+        "coordinates.Linear": {"matrix": torch.eye(net.size)},
+        "coordinates.Power": {"a": 0.5},
+        "coordinates.Radial": {"r_hat": 0.1, "delta": 1.0, "rho": 0.2},
+        "coordinates.WeightNorm": {"blocks": ((0, 3, 2),)},
+        "coordinates.hessian_law": {},
+        "coordinates.inputs.Representation": {"forward": lambda x: x, "inverse": lambda x: x},
+        "coordinates.inputs.affine": {"shift": torch.zeros(2), "matrix": torch.eye(2)},
+        "coordinates.inputs.standardization": {},
+        "coordinates.inputs.whitening": {},
+        "coordinates.inputs.represent": {},
+        "coordinates.inputs.input_gradients": {},
+        "coordinates.inputs.input_gradient_norm": {},
+        "coordinates.inputs.opposing": {"other": small(-2.0)},
+        "coordinates.inputs.ranked": {"truth": law, "models": {"a": wide, "b": law}, "draws": 20},
+        "coordinates.rerank": {"objectives": [net, net.at(here + 1)], "order": [1, 0]},
+        "coordinates.weight_norm": {"params": "*.weight"},
+        "default_objective": {},
+        **{name: {} for name in "density diagonal eigenpairs eigenvalues fisher".split()},
+        **{name: {} for name in "frobenius ggn ggn_diagonal hessian".split()},
+        "from_matrix": {"matrix": torch.eye(3)},
+        "measure": {"names": ["loss"]},
+        "negative_eigenvalues": {},
+        "orbit.balanced": {},
+        "orbit.minimum": {"norm": "trace", "operator": "ggn"},
+        "orbit.search": {"evaluations": 2},
+        "orbit.supremum": {"target": 1e-9},
+        "output_gradients": {},
+        "register": {"name": "a measure of the sweep"},
+        "restricted": {"operator": sl.hessian(net), "names": "0.*"},
+        "scaled": {"diagonal": torch.ones(5)},
+        **{name: {} for name in "sharpen sharpen_many zero_in_ball verify symmetries".split()},
+        "symmetry.head_maps": {"model": attention},
+        "symmetry.permutations": {},
+        "symmetry.sign_flips": {"model": tanh},
+        "trace": {},
+        "witnesses.slopes.lipschitz": {},
+        "witnesses.volume.scale_factor": {},
+        "witnesses.volume.box_intervals": {"boxes": 2},
+        "witnesses.volume.box_log_volumes": {"size": 5, "alpha": 2.0, "growth": 1.0, "boxes": 2},
+        "witnesses.volume.infinite_volume": {"boxes": 2},
+        "witnesses.volume.worst_in_box": {},
+        "worst_in_ball": {},
+        "write_claims": {"claims": instances()["Claims"], "path": Path("/dev/null")},
+        "write_report": {"result": instances()["Table"], "path": Path("/dev/null")},
+        **{f"MEASURES[{name!r}]": {} for name in sl.MEASURES},
+        "Audit.__getitem__": {"name": "loss"},
+        **{f"{k}.{m}": {} for k in ("Audit", "Comparison", "Table") for m in ("to_csv", "to_json")},
+        "Claims.__getitem__": {"name": "radial_map"},
+        "Claims.to_json": {},
+        "Comparison.__getitem__": {"key": "loss"},
+        "Table.__getitem__": {"name": "loss"},
+        "Density.count_below": {"threshold": 0.0},
+        "Eigenpairs.__getitem__": {"index": 0},
+        "Operator.__matmul__": {"vectors": torch.ones(5)},
+        "Objective.named": {"vector": here},
+        "Objective.mean": {"of": lambda batch: 0.0},
+        "Objective.at": {},
+        "Objective.reparametrize": {},
+        "Objective.edited": {"edit": lambda model: None},
+        "Objective.on": {"batches": [rows]},
+        "Objective.few": {"n": 2},
+        "Objective.to": {"dtype": torch.float64},
+        "Group.pieces": {"index": 0},
+        **{f"Group.{m}": {} for m in "inverse compose random evaluate log_scales act".split()},
+        "Group.factors": {},
+        "Group.flat_factors": {"shapes": net.shapes},
+        "Group.pull": {"values": net.params},
+        "Group.matrix": {"names": ["0.weight"]},
+        **{f"Group.{m}": {} for m in "locate apply verify".split()},
+        "Group.restrict": {"kinds": next(iter(shared()["group"].kinds))},
+        "Group.select": {"indices": [0]},
+        "Group.of_layers": {"element": shared()["group"].layerwise().random()},
+        "Signs.random": {},
+        "Signs.act": {"params": tanh.params, "flips": flips},
+        "Signs.inverse": {"flips": flips},
+        "Signs.apply": {"objective": tanh, "flips": flips},
+        "Units.random": {},
+        "Units.act": {"order": units.random(0)},
+        "Units.inverse": {"order": units.random(0)},
+        "Units.apply": {"order": units.random(0)},
+        "HeadMap.random": {},
+        "HeadMap.act": {"params": attention.params, "matrix": head.random(0)},
+        "HeadMap.inverse": {"matrix": head.random(0)},
+        "HeadMap.apply": {"objective": attention, "matrix": head.random(0)},
+        **{f"{kind}.{m}": {} for kind in MAPS for m in ("jacobian", "log_abs_det")},
+        **{f"{k}.{m}": {} for k in MAPS if k != "Custom" for m in ("forward", "inverse")},
+        "Radial.inverse_jacobian": {},
+        "Representation.log_abs_det": {"x": randn(3, 2)},
+        "Ranking.best": {"criterion": "earth mover", "represented": True},
+        "Ranking.shift": {"criterion": "earth mover"},
+    }
+
+
+@functools.cache
+def instances() -> dict[str, Any]:
+    """One of each class whose methods people call."""
+    net, c = shared()["objective"], sl.coordinates
+    law = torch.distributions.Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    return {
+        "Objective": net,
+        "Group": shared()["group"],
+        "Operator": shared()["operator"],
+        "Audit": sl.audit(net, ["loss"]),
+        "Comparison": sl.compare({"a": net, "b": small(2.0)}, ["loss"]),
+        "Table": sl.measure(net, ["loss"]),
+        "Claims": sl.claims(net, "radial_map", figures=False),
+        "Density": sl.density(shared()["operator"]),
+        "Eigenpairs": sl.eigenpairs(shared()["operator"]),
+        "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
+        "Units": sl.symmetry.permutations(net)[0],
+        "HeadMap": sl.symmetry.head_maps(BY_NAME["TransformerEncoderLayer"].objective())[0],
+        "Linear": c.Linear(torch.eye(net.size).double()),
+        "Diagonal": shared()["coordinates"],
+        "Chain": c.Chain((shared()["coordinates"],)),
+        "Custom": c.Custom(lambda e: 2 * e, lambda t: t / 2, net.vector),
+        "Power": c.Power(net.vector, 0.5),
+        "Radial": c.Radial(net.vector, 0.1, 1.0, 0.2),
+        "WeightNorm": c.weight_norm(net),
+        "Representation": shared()["representation"],
+        "Ranking": c.inputs.ranked(law, {"a": law}, shared()["representation"], draws=20),
+    }
+
+
+def public() -> dict[str, Callable[..., Any]]:
+    """Every function and constructor that a user calls, each once, by its first name."""
+    found: dict[str, Callable[..., Any]] = {}
+
+    def collect(home: types.ModuleType, prefix: str, names: list[str]) -> None:
+        for name in sorted(names, key=lambda n: isinstance(getattr(home, n), types.ModuleType)):
+            value = getattr(home, name)
+            if isinstance(value, types.ModuleType):
+                collect(value, f"{prefix}{name}.", getattr(value, "__all__", None) or own(value))
+            elif callable(value) and value not in found.values():
+                found[prefix + name] = value
+
+    def own(module: types.ModuleType) -> list[str]:
+        named = [(n, v) for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
+        return [n for n, v in named if getattr(v, "__module__", "") == module.__name__]
+
+    collect(sl, "", list(sl.__all__))
+    found |= {f"MEASURES[{name!r}]": measure for name, measure in sl.MEASURES.items()}
+    return {name: f for name, f in found.items() if name not in RESULTS}
+
+
+def methods() -> dict[str, Callable[..., Any]]:
+    """The methods with arguments of what the functions return."""
+    found = {}
+    for kind, instance in instances().items():
+        for name, plain in inspect.getmembers(type(instance), callable):
+            if name.startswith("_") and name not in ("__getitem__", "__matmul__", "__call__"):
+                continue
+            if len(inspect.signature(plain).parameters) > 1:
+                found[f"{kind}.{name}"] = getattr(instance, name)
+    return {name: f for name, f in found.items() if name not in INSIDE}
+
+
+def valid(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of the valid call: what has no default, and what the table gives."""
+    known = parameters(function)
+    needed = {n for n, (_, default) in known.items() if default is inspect.Parameter.empty}
+    return {n: shared()[n] for n in needed if n in shared()} | calls()[name]
+
+
+def test_every_public_function_is_in_the_table() -> None:
+    assert {*public(), *methods()} == set(calls())
+
+
+@pytest.mark.parametrize("name", public())
+def test_wrong_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep(name, public()[name], monkeypatch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_arguments_of_methods(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in methods().items():
+        if name.startswith(f"{kind}."):
+            _sweep(name, function, monkeypatch)
+
+
+def _sweep(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The valid call is made; every wrong one is refused before the model is run."""
+    right = valid(name, function)
+    if name not in SLOW:
+        _called(function, right)
+    faults = []
+    for parameter, (kind, default) in parameters(function).items():
+        if kind is Any:
+            continue
+        with monkeypatch.context() as patch:
+            if (name, parameter) not in AFTER_RUNNING:
+                patch.setattr(Objective, "_run", _works)
+                patch.setattr("spiritlevel.symmetry.find.capture", _works)
+            for value in wrong(parameter, kind, right.get(parameter, default)):
+                if not RIGHT.get((name, parameter), lambda _: False)(value):
+                    fault = _fault(function, {**right, parameter: value}, parameter)
+                    faults += [f"{parameter}={shown(value)}: {fault}"] if fault else []
+    assert not faults, "\n".join([f"{name}: {len(faults)}", *faults])
+
+
+def _works(*given: Any, **named: Any) -> None:
+    raise WorkDoneError("the model was run before the argument was refused")
+
+
+def _called(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    kinds = inspect.signature(function).parameters.values()
+    first = [given[p.name] for p in kinds if p.kind is p.POSITIONAL_ONLY]
+    names = {p.name for p in kinds if p.kind is p.POSITIONAL_ONLY}
+    return function(*first, **{n: v for n, v in given.items() if n not in names})
+
+
+def _fault(function: Callable[..., Any], given: dict[str, Any], parameter: str) -> str:
+    """What is wrong with the way in which a wrong argument is met; nothing if it is refused."""
+    try:
+        _called(function, given)
+    except sl.SpiritlevelError as error:
+        text = str(error)
+        named = re.search(rf"\b{re.escape(parameter)}\b", text) or re.search(SAYS, text)
+        return "" if named else f"the message does not say what to give: {text}"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:100]}"
+    return "accepted"
