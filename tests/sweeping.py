@@ -32,15 +32,15 @@ NUMBERS: list[Any] = [NAN, INF, -INF, -1, 0]
 
 # What the annotation does not say: numbers that may be negative, zero or infinite, texts that are
 # no names, containers that may be empty.
-SIGNED = {"seed", "threshold", "a", "log_scale", "value", "growth", "indices", "index"}
-ZERO = SIGNED | {"tol", "sketch", "epsilon_zero", "scale", "b", "spread", "n", "batches"}
+SIGNED = {"seed", "threshold", "a", "growth", "index", "enough", "scale"}
+ZERO = SIGNED | {"tol", "rtol", "sketch", "b", "spread", "cost"}
 INFINITE = {"enough"}
-WORDS = {"title", "family", "reference", "cost", "name", "path", "how"}
-MAY_BE_EMPTY = {"invariances", "indices", "buffers", "shapes", "values", "params", "batches"}
+WORDS = {"title", "family", "reference", "cost", "name", "how", "path"}
+MAY_BE_EMPTY = {"invariances", "indices", "buffers", "values", "params", "spans"}
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Name -> (type, default) of what a caller gives; what takes any number of names is left out."""
+    """Name -> (type, default) of what a caller gives, but for further names (`**`)."""
     if isinstance(function, Measure):  # with the parameters of its own
         own = {n: p for n, p in parameters(function.function).items() if n in function.parameters}
         return parameters(function.__call__) | own
@@ -76,6 +76,11 @@ def _everywhere() -> dict[str, Any]:
 _NAMES: dict[str, Any] = {}
 
 
+def generous(kind: Any) -> bool:
+    """Whether the annotation allows anything, as everything is true or false."""
+    return kind is Any or kind is bool
+
+
 def accepts(kind: Any, value: Any) -> bool:
     """Whether a value is of a type, as far as an annotation says it."""
     if isinstance(kind, typing.TypeAliasType if sys.version_info >= (3, 12) else ()):
@@ -105,16 +110,25 @@ def accepts(kind: Any, value: Any) -> bool:
     return isinstance(value, kind)
 
 
+# What annotations allow and people do not mean.
+GENEROUS: dict[str, list[Any]] = {
+    "data": [None, 3, NAN, NOBODY, "", [], [3], [NOBODY], {}, object(), math, nn.Linear(2, 2)],
+    "example": [3, NAN, NOBODY, [], {NOBODY: 3}, object(), math, torch.empty(0, 2), torch.eye(7)],
+}
+
+
 def wrong(name: str, kind: Any, valid: Any) -> Iterator[Any]:
     """Values that the parameter does not take, by its type and by its meaning."""
+    if generous(kind):
+        yield from GENEROUS.get(name, [])
+        return
     for value in KINDS:
         if not accepts(kind, value) or _means_nothing(name, value):
             yield value
     for value in NUMBERS:
         if not accepts(kind, value) or _out_of_range(name, value):
             yield value
-    if name == "seed":
-        yield HUGE
+    yield from {"seed": [HUGE], "path": ["", ".", f"{NOBODY}/page.html"]}.get(name, [])
     if accepts(kind, True) is False and accepts(kind, 3):
         yield True
     yield from _like(valid)
@@ -145,7 +159,7 @@ def _like(valid: Any) -> Iterator[Any]:
     elif isinstance(valid, Mapping) and valid:
         name, value = next(iter(valid.items()))
         yield {**valid, name: 3}
-        yield {3: value}
+        yield {3: value}  # no name
         if isinstance(value, Tensor):
             yield {**valid, name: value[None, None]}
 

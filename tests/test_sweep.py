@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -39,16 +40,20 @@ INSIDE = set(
     "Objective.gradient_sum Objective.total_of Objective.place Objective.replaced".split()
 )
 # Wrong only once the model has run: outputs that it does not have, data that it does not take.
-AFTER_RUNNING = {("Objective", "heads"), ("Objective", "data"), ("Objective", "loss")}
+AFTER_RUNNING = {"heads", "data", "loss", "example"}
 # Values that the types and names call wrong and that are right.
-RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {}
-SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |has to be|no parameter"
-SLOW = {"default_objective"}
+RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("coordinates.inputs.affine", "shift"): lambda v: getattr(v, "shape", ()) == (1, 1, 2),
+    ("Objective.named", "vector"): lambda v: getattr(v, "shape", ()) == (17,),  # numbers or not
+    # told by the library
+    **{("Operator", name): lambda v: True for name in ("check", "rounding", "remark")},
+}
+SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) be|a vector"
+# No valid call is made: it takes long, or there is none.
+NOT_MADE = {"default_objective", "MEASURES['layer_traces']"}
 KINDS = (
-    "Objective Group Operator Audit Comparison Table Claims Density Eigenpairs Signs Units HeadMap "
-    "Linear Diagonal Chain Custom Power Radial WeightNorm Representation Ranking"
+    "Objective Group Operator Audit Comparison Table Claims Density Signs Units HeadMap Ranking"
 ).split()
-MAPS = ("Linear", "Diagonal", "Chain", "Custom", "Power", "Radial", "WeightNorm")
 
 
 class WorkDoneError(Exception):
@@ -96,7 +101,7 @@ def shared() -> dict[str, Any]:
 @functools.cache
 def calls() -> dict[str, dict[str, Any]]:
     """The valid call of each, beyond what `shared` gives: names of functions -> arguments."""
-    net, c = shared()["objective"], sl.coordinates
+    net = shared()["objective"]
     units, signs, head = instances()["Units"], instances()["Signs"], instances()["HeadMap"]
     tanh, attention = BY_NAME["mlp"].objective(), BY_NAME["TransformerEncoderLayer"].objective()
     truth = Normal(torch.zeros(1), torch.ones(1))
@@ -112,7 +117,7 @@ def calls() -> dict[str, dict[str, Any]]:
             "matvec": lambda v: v,
         },
         "audit": {"measures": ["loss"]},
-        "claims": {"names": "radial_map"},
+        "claims": {"objective": net, "names": "radial_map", "figures": False},
         "compare": {"objectives": {"a": net, "b": small(2.0)}, "measures": ["loss"]},
         "coordinates.Chain": {"parts": (shared()["coordinates"],)},
         "coordinates.Custom": {
@@ -151,9 +156,10 @@ def calls() -> dict[str, dict[str, Any]]:
         "register": {"name": "a measure of the sweep"},
         "restricted": {"operator": sl.hessian(net), "names": "0.*"},
         "scaled": {"diagonal": torch.ones(5)},
-        **{name: {} for name in "sharpen sharpen_many zero_in_ball verify symmetries".split()},
+        **{name: {} for name in "sharpen sharpen_many zero_in_ball verify".split()},
+        "symmetries": {"model": module},
         "symmetry.head_maps": {"model": attention},
-        "symmetry.permutations": {},
+        "symmetry.permutations": {"model": module},
         "symmetry.sign_flips": {"model": tanh},
         "trace": {},
         "witnesses.slopes.lipschitz": {},
@@ -173,7 +179,6 @@ def calls() -> dict[str, dict[str, Any]]:
         "Comparison.__getitem__": {"key": "loss"},
         "Table.__getitem__": {"name": "loss"},
         "Density.count_below": {"threshold": 0.0},
-        "Eigenpairs.__getitem__": {"index": 0},
         "Operator.__matmul__": {"vectors": torch.ones(5)},
         "Objective.named": {"vector": here},
         "Objective.mean": {"of": lambda batch: 0.0},
@@ -205,10 +210,6 @@ def calls() -> dict[str, dict[str, Any]]:
         "HeadMap.act": {"params": attention.params, "matrix": head.random(0)},
         "HeadMap.inverse": {"matrix": head.random(0)},
         "HeadMap.apply": {"objective": attention, "matrix": head.random(0)},
-        **{f"{kind}.{m}": {} for kind in MAPS for m in ("jacobian", "log_abs_det")},
-        **{f"{k}.{m}": {} for k in MAPS if k != "Custom" for m in ("forward", "inverse")},
-        "Radial.inverse_jacobian": {},
-        "Representation.log_abs_det": {"x": randn(3, 2)},
         "Ranking.best": {"criterion": "earth mover", "represented": True},
         "Ranking.shift": {"criterion": "earth mover"},
     }
@@ -228,18 +229,9 @@ def instances() -> dict[str, Any]:
         "Table": sl.measure(net, ["loss"]),
         "Claims": sl.claims(net, "radial_map", figures=False),
         "Density": sl.density(shared()["operator"]),
-        "Eigenpairs": sl.eigenpairs(shared()["operator"]),
         "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
         "Units": sl.symmetry.permutations(net)[0],
         "HeadMap": sl.symmetry.head_maps(BY_NAME["TransformerEncoderLayer"].objective())[0],
-        "Linear": c.Linear(torch.eye(net.size).double()),
-        "Diagonal": shared()["coordinates"],
-        "Chain": c.Chain((shared()["coordinates"],)),
-        "Custom": c.Custom(lambda e: 2 * e, lambda t: t / 2, net.vector),
-        "Power": c.Power(net.vector, 0.5),
-        "Radial": c.Radial(net.vector, 0.1, 1.0, 0.2),
-        "WeightNorm": c.weight_norm(net),
-        "Representation": shared()["representation"],
         "Ranking": c.inputs.ranked(law, {"a": law}, shared()["representation"], draws=20),
     }
 
@@ -288,36 +280,75 @@ def test_every_public_function_is_in_the_table() -> None:
     assert {*public(), *methods()} == set(calls())
 
 
+def test_little_is_left_out() -> None:
+    """Parameters that take anything, and for which nothing wrong is made up."""
+    every = {**public(), **methods()}
+    kinds = {n: kind for f in every.values() for n, (kind, _) in parameters(f).items()}
+    left = {n for n, kind in kinds.items() if not [*wrong(n, kind, None)]}
+    assert left == {"figures", "keep_count", "represented"}  # true or false, as everything is
+
+
+RANDOM = torch.Generator().manual_seed(0)
+FINE: list[Callable[[], Any]] = [
+    lambda: sl.trace(shared()["operator"], seed=np.int64(3), budget=np.int32(30)),
+    lambda: sl.eigenvalues(shared()["operator"], np.int64(2), tol=np.float32(0.1), seed=RANDOM),
+    lambda: sl.sharpen(shared()["objective"], target=torch.tensor(10.0)),
+    lambda: sl.sharpen(shared()["objective"], target=np.float32(10)),
+    lambda: sl.zero_in_ball(shared()["objective"], 1, group=shared()["group"]),
+    lambda: shared()["group"].random(np.int64(4), scale=1),
+    lambda: shared()["group"].select(i for i in np.arange(2)),
+    lambda: sl.verify(shared()["objective"], shared()["objective"], seed=-1),
+    lambda: sl.measure(shared()["objective"], ("loss",), seed=2**63, compile=False),
+    lambda: sl.fisher(shared()["objective"], "sampled", seed=2**63).dense(),
+    lambda: sl.MEASURES["keskar"](shared()["objective"], eps=np.float64(0.1)),
+    lambda: Objective(
+        nn.Linear(2, 2),
+        (randn(6, 2), labels(6, classes=2)),
+        F.cross_entropy,
+        seed=np.int64(3),
+        microbatch=np.int64(2),
+        device=torch.device("cpu"),
+        params=("weight", "bias"),
+    ).value(),
+]
+
+
+@pytest.mark.parametrize("call", FINE)
+def test_what_is_as_good_as_a_number(call: Callable[[], Any]) -> None:
+    """Scalars of numpy and torch, generators, and whole numbers in the place of others."""
+    call()
+
+
 @pytest.mark.parametrize("name", public())
 def test_wrong_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _sweep(name, public()[name], monkeypatch)
+    faults = _faults(name, public()[name], monkeypatch)
+    assert not faults, "\n".join([str(len(faults)), *faults])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_arguments_of_methods(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, function in methods().items():
-        if name.startswith(f"{kind}."):
-            _sweep(name, function, monkeypatch)
+    found = {n: f for n, f in methods().items() if n.startswith(f"{kind}.")}
+    faults = [fault for n, f in found.items() for fault in _faults(n, f, monkeypatch)]
+    assert found
+    assert not faults, "\n".join([str(len(faults)), *faults])
 
 
-def _sweep(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def _faults(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The valid call is made; every wrong one is refused before the model is run."""
     right = valid(name, function)
-    if name not in SLOW:
+    if name not in NOT_MADE:
         _called(function, right)
     faults = []
     for parameter, (kind, default) in parameters(function).items():
-        if kind is Any:
-            continue
         with monkeypatch.context() as patch:
-            if (name, parameter) not in AFTER_RUNNING:
+            if parameter not in AFTER_RUNNING:
                 patch.setattr(Objective, "_run", _works)
                 patch.setattr("spiritlevel.symmetry.find.capture", _works)
             for value in wrong(parameter, kind, right.get(parameter, default)):
                 if not RIGHT.get((name, parameter), lambda _: False)(value):
                     fault = _fault(function, {**right, parameter: value}, parameter)
-                    faults += [f"{parameter}={shown(value)}: {fault}"] if fault else []
-    assert not faults, "\n".join([f"{name}: {len(faults)}", *faults])
+                    faults += [f"{name}: {parameter}={shown(value)}: {fault}"] if fault else []
+    return faults
 
 
 def _works(*given: Any, **named: Any) -> None:

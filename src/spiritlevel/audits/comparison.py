@@ -130,7 +130,8 @@ class Comparison:
 
     def __getitem__(self, key: str | tuple[str, str, str]) -> Pair:
         """The pair of a measure, or of (measure, name, name) where there are more than two."""
-        name, *two = (key,) if isinstance(key, str) else key
+        a("key", key, (str, tuple), "a measure, or (measure, name, name)")
+        name, *two = (key,) if isinstance(key, str) else key or ("",)
         for pair in self.pairs:
             if pair.name == name and (not two or {pair.sharper, pair.other} == set(two)):
                 return pair

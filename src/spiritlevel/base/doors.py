@@ -51,6 +51,16 @@ def place(name: str, value: Any, size: int) -> None:
         raise SpiritlevelError(f"{name}={value!r}: give a whole number below {size}")
 
 
+def places(name: str, value: Any, size: int) -> list[int]:
+    """The places in a list; refuse what is none."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, Mapping)):
+        raise SpiritlevelError(f"{name}={_shown(value)}: give a list of whole numbers below {size}")
+    found = list(value)
+    for one in found:
+        place(name, one, size)
+    return found
+
+
 def seeded(seed: Any, *, or_generator: bool = False) -> None:
     """Refuse what torch draws no random numbers from."""
     if or_generator and isinstance(seed, torch.Generator):

@@ -47,6 +47,11 @@ class Operator:
         doors.a("device", self.device, torch.device, 'a torch.device("cpu")')
         doors.function("matvec", self.matvec, "a tensor")
         doors.a("spans", self.spans, Mapping, "slices by name")
+        for span in self.spans.values():
+            doors.a("spans", span, slice, "slices by name")
+        doors.a("name", self.name, str, "a text")
+        doors.a("how", self.how, str, "a text")
+        doors.number("cost", self.cost, 0)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -280,7 +280,8 @@ def _refuse_laws(truth: Any, models: Any) -> None:
     a("models", models, Mapping, "distributions by name")
     if not models:
         raise SpiritlevelError("models is empty; give one or more, distributions by name")
-    for model in models.values():
+    for name, model in models.items():
+        a("models", name, str, "distributions by name")
         a("models", model, Distribution, "distributions by name")
 
 

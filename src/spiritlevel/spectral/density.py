@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import number
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.progress import bar
@@ -82,7 +81,7 @@ def density(
     number("steps", steps, 1, whole=True)
     number("points", points, 1, whole=True)
     if sigma is not None:
-        number("sigma", sigma, 0)
+        number("sigma", sigma, above=0)
     begin = time.perf_counter()
     steps = min(steps, operator.size)
     nodes, weights, status = _quadrature(operator, probes, steps, generator(seed))
@@ -142,10 +141,7 @@ def negative_eigenvalues(
 
     Rounding scatters zeros to both sides, so a threshold below the resolution is raised to it.
     """
-    if threshold < 0:
-        raise SpiritlevelError(
-            f"threshold={threshold}: give a size >= 0; it counts below its minus"
-        )
+    number("threshold", threshold, 0)  # it counts below its minus
     found = density(operator, probes=probes, steps=steps, seed=seed)
     return found.count_below(-max(threshold, 2 * found.resolution))
 

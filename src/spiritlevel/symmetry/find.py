@@ -97,8 +97,7 @@ def walked(
     program = capture(predictor)
     names = canonical_names(predictor.model)
     scales = _propagate(walk, program, movable, names, rules, predictor.with_loss)
-    order = [n for n in names.values() if n in scales]
-    return {n: scales[n] for n in dict.fromkeys(order)}
+    return {n: scales[n] for n in dict.fromkeys(names.values()) if n in scales}
 
 
 def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor, set[str]]:
@@ -126,6 +125,8 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     copied = cast(private_copy(module), torch.float32, torch.device("cpu")).eval()
     if example is None:
         example = guessed(copied)
+    if any(not t.numel() for t in leaves(example)):  # of nothing everything is true
+        raise SpiritlevelError("example holds a tensor without numbers; give one with some")
     example = map_tensors(lambda t: t.detach().cpu(), example)
     example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
     movable = {name for name, _ in module.named_parameters()}

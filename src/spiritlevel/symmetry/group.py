@@ -166,6 +166,10 @@ class Group:
     def flat_factors(self, t: Tensor, shapes: Mapping[str, torch.Size]) -> Tensor:
         """exp(B t) as one flat vector over the parameters of `shapes`, in order."""
         doors.a("shapes", shapes, Mapping, "shapes by name, such as objective.shapes")
+        for name in doors.names("shapes", shapes):
+            shape = shapes[name]
+            doors.a("shapes", shape, torch.Size, "shapes by name, such as objective.shapes")
+            doors.one_of(f"shapes[{name!r}]", shape, [self.shapes.get(name, shape)])
         factors, one = self.factors(t), torch.ones((), dtype=torch.float64)
         return flatten({name: factors.get(name, one).expand(s) for name, s in shapes.items()})
 
@@ -273,9 +277,7 @@ class Group:
 
     def select(self, indices: Iterable[int]) -> Group:
         """The subgroup of some generators."""
-        chosen = list(indices) if isinstance(indices, Iterable) else [indices]
-        for index in chosen:
-            doors.place("indices", index, self.dim)
+        chosen = doors.places("indices", indices, self.dim)
         generators = tuple(self.generators[i] for i in chosen)
         return replace(self, forms=self.forms[:, chosen], generators=generators)
 

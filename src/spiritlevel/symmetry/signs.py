@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from spiritlevel.base.doors import tensor, tensors
+from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator
@@ -50,8 +50,8 @@ class Signs:
 
     def act(self, params: Mapping[str, Tensor], flips: Tensor) -> dict[str, Tensor]:
         """Flip the signs of the units that `flips` names."""
-        tensors("params", params, self.group.shapes)
-        tensor("flips", flips, self.dim)
+        doors.tensors("params", params, self.group.shapes)
+        doors.tensor("flips", flips, self.dim)
         if bool(((flips != 0) & (flips != 1)).any()):
             raise SpiritlevelError(f"flips are {self.dim} numbers 0 or 1")
         exponents = self.group.log_scales(flips.double())
@@ -65,7 +65,7 @@ class Signs:
 
     def inverse(self, flips: Tensor) -> Tensor:
         """Every flip undoes itself."""
-        tensor("flips", flips, self.dim)
+        doors.tensor("flips", flips, self.dim)
         return flips.clone()
 
     def apply(self, objective: Objective, flips: Tensor) -> Objective:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.base.doors import number, tensor, tensors
+from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, map_tensors
@@ -47,7 +47,7 @@ class Units:
 
     def act(self, params: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
         """Put unit order[i] in the place of unit i, everywhere."""
-        tensors("params", params)
+        _refuse_params(params, list(self.places.items()))
         self._refuse(order)
         result = dict(params)
         for (name, axis), places in self.places.items():
@@ -63,7 +63,7 @@ class Units:
         return _applied(self, objective, order)
 
     def _refuse(self, order: Tensor) -> None:
-        tensor("order", order, self.size)
+        doors.tensor("order", order, self.size)
         if sorted(order.tolist()) != list(range(self.size)):
             raise SpiritlevelError(f"order has to be a permutation of {self.size} units")
 
@@ -87,7 +87,7 @@ class HeadMap:
         return len(self.up[0][1])
 
     def random(self, seed: int | torch.Generator = 0, scale: float = 0.3) -> Tensor:
-        number("scale", scale)
+        doors.number("scale", scale)
         draws = generator(seed)
         noise = torch.randn(self.size, self.size, generator=draws, dtype=torch.float64)
         return torch.linalg.matrix_exp(scale * noise)
@@ -98,7 +98,7 @@ class HeadMap:
 
     def act(self, params: Mapping[str, Tensor], matrix: Tensor) -> dict[str, Tensor]:
         """A on one side, its inverse transposed on the other."""
-        tensors("params", params)
+        _refuse_params(params, [*self.up, *self.down])
         self._refuse(matrix)
         matrix = matrix.detach().cpu().double()
         result = {name: tensor.clone() for name, tensor in params.items()}
@@ -119,9 +119,21 @@ class HeadMap:
         return objective.at(self.act(objective.params, matrix))
 
     def _refuse(self, matrix: Tensor) -> None:
-        tensor("matrix", matrix, self.size, self.size)
+        doors.tensor("matrix", matrix, self.size, self.size)
         if not float(torch.linalg.cond(matrix.double())) < 1 / torch.finfo(torch.float64).eps:
             raise SpiritlevelError("matrix has no inverse; give another, such as random(seed)")
+
+
+def _refuse_params(params: Any, sides: list[tuple[Axis, Tensor]]) -> None:
+    """Tensors in which some places do not exist."""
+    doors.tensors("params", params)
+    for (name, axis), places in sides:
+        shape = tuple(params[name].shape) if name in params else None
+        if shape is not None and (len(shape) <= axis or shape[axis] <= int(places.max())):
+            raise SpiritlevelError(
+                f"params holds {name!r} of shape {shape}; give those of the model that this was "
+                "found in"
+            )
 
 
 def _applied(units: Units, objective: Objective, order: Tensor) -> Objective:

@@ -45,7 +45,6 @@ def claims(
     """
     if objective is not None:
         only_objectives(objective)
-    doors.one_of("figures", figures, (True, False))
     wanted, setting, begin = chosen(names), Setting(objective), time.perf_counter()
     results: list[Result] = []
     drawn: dict[str, str] = {}

@@ -254,9 +254,9 @@ def worst_in_box(
     From the centre and from random corners; a search, which proves nothing. It ends at `enough`.
     """
     only_objectives(objective)
-    doors.number("radius", radius, 0)
+    doors.number("radius", radius, above=0)
     doors.seeded(seed)
-    if enough != math.inf:
+    if not isinstance(enough, float) or not math.isinf(enough):
         doors.number("enough", enough)
     center, draws, best = objective.vector, generator(seed), -math.inf
     starts = [torch.zeros_like(center)]
