@@ -62,9 +62,10 @@ class WorkDoneError(Exception):
 
 def small(scale: float = 1.0) -> Objective:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    first = nn.Linear(2, 3)
     with torch.no_grad():
-        net[0].weight.mul_(scale)
+        first.weight.mul_(scale)
+    net = nn.Sequential(first, nn.ReLU(), nn.Linear(3, 2)).double()
     return Objective(net, (randn(6, 2), labels(6, classes=2)), F.cross_entropy)
 
 
@@ -288,25 +289,28 @@ def test_little_is_left_out() -> None:
     assert left == {"figures", "keep_count", "represented"}  # true or false, as everything is
 
 
+TWO: Any = np.int64(2)  # numbers to everybody but a type checker
+SHARE: Any = np.float32(0.1)
+TEN: Any = torch.tensor(10.0)
 RANDOM = torch.Generator().manual_seed(0)
 FINE: list[Callable[[], Any]] = [
-    lambda: sl.trace(shared()["operator"], seed=np.int64(3), budget=np.int32(30)),
-    lambda: sl.eigenvalues(shared()["operator"], np.int64(2), tol=np.float32(0.1), seed=RANDOM),
-    lambda: sl.sharpen(shared()["objective"], target=torch.tensor(10.0)),
-    lambda: sl.sharpen(shared()["objective"], target=np.float32(10)),
+    lambda: sl.trace(shared()["operator"], seed=TWO, budget=30 * TWO),
+    lambda: sl.eigenvalues(shared()["operator"], TWO, tol=SHARE, seed=RANDOM),
+    lambda: sl.sharpen(shared()["objective"], target=TEN),
+    lambda: sl.sharpen(shared()["objective"], target=SHARE),
     lambda: sl.zero_in_ball(shared()["objective"], 1, group=shared()["group"]),
-    lambda: shared()["group"].random(np.int64(4), scale=1),
+    lambda: shared()["group"].random(TWO, scale=1),
     lambda: shared()["group"].select(i for i in np.arange(2)),
     lambda: sl.verify(shared()["objective"], shared()["objective"], seed=-1),
     lambda: sl.measure(shared()["objective"], ("loss",), seed=2**63, compile=False),
     lambda: sl.fisher(shared()["objective"], "sampled", seed=2**63).dense(),
-    lambda: sl.MEASURES["keskar"](shared()["objective"], eps=np.float64(0.1)),
+    lambda: sl.MEASURES["keskar"](shared()["objective"], eps=SHARE),
     lambda: Objective(
         nn.Linear(2, 2),
         (randn(6, 2), labels(6, classes=2)),
         F.cross_entropy,
-        seed=np.int64(3),
-        microbatch=np.int64(2),
+        seed=TWO,
+        microbatch=TWO,
         device=torch.device("cpu"),
         params=("weight", "bias"),
     ).value(),

@@ -141,7 +141,7 @@ def tensors(name: str, value: Any, shapes: Mapping[str, torch.Size] | None = Non
 def names(name: str, value: Any) -> list[str]:
     """The names or patterns in a list, of one or of several; refuse what is none."""
     several = isinstance(value, Iterable) and not isinstance(value, Tensor)
-    found = [value] if isinstance(value, str) else list(value) if several else []
+    found: list[Any] = [value] if isinstance(value, str) else list(value) if several else []
     if not found or not all(isinstance(one, str) and one for one in found):
         raise SpiritlevelError(f"{name}={_shown(value)}: give a name, or a list of names")
     return found

@@ -47,8 +47,7 @@ def measure(
     instruments = Instruments(
         objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
     )
-    rows: list[Row] = []
-    interrupted = False
+    rows, interrupted = list[Row](), False
     with heard_interrupts() as heard:
         try:
             for name in wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -112,9 +112,14 @@ def minimum(
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, operator)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
-    found = solve(problem, operator, tol, seed)
+    found = _result(problem, solve(problem, operator, tol, seed), norm, operator)
+    return replace(found, seconds=time.perf_counter() - begin)
+
+
+def _result(problem: Problem, found: Solution, norm: Norm, operator: Kind) -> OrbitMinimum:
+    """What was found, at the point where it is reached, with the proof that it is one network."""
     t = torch.from_numpy(found.t * problem.free)
-    twin = problem.group.apply(objective, t)
+    twin = problem.group.apply(problem.objective, t)
     return OrbitMinimum(
         norm=norm,
         operator=operator,
@@ -125,11 +130,11 @@ def minimum(
         log_scales=t,
         objective=twin,
         products=found.products,
-        seconds=time.perf_counter() - begin,
+        seconds=0.0,
         dead=problem.dead,
         divided_out=problem.divided_out,
         status=Status.CONVERGED if found.converged else Status.BUDGET,
-        certificate=problem.group.verify(objective, twin).require(),
+        certificate=problem.group.verify(problem.objective, twin).require(),
         stderr=found.stderr,
     )
 

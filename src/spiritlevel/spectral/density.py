@@ -88,8 +88,7 @@ def density(
     low, high = float(nodes.min()), float(nodes.max())
     width = sigma if sigma is not None else max(0.01 * (high - low), 1e-12 * max(abs(high), 1e-30))
     grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
-    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
-    curves = (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
+    curves = _smoothed(grid, nodes, weights, width)
     return Density(
         grid=grid,
         value=curves.mean(1),
@@ -103,6 +102,12 @@ def density(
         seconds=time.perf_counter() - begin,
         status=status,
     )
+
+
+def _smoothed(grid: Tensor, nodes: Tensor, weights: Tensor, width: float) -> Tensor:
+    """One curve per probe: a Gaussian at every node."""
+    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
+    return (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
 
 
 def _quadrature(

@@ -15,8 +15,9 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, map_tensors
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective.module import cast
-from spiritlevel.symmetry.find import predictor_of, walked
+from spiritlevel.symmetry.find import walked
 from spiritlevel.symmetry.gaps import same
+from spiritlevel.symmetry.predictors import predictor_of
 from spiritlevel.symmetry.tracing.equations import WILD, ZERO, compact
 from spiritlevel.symmetry.tracing.labels import lookup
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk

@@ -112,9 +112,7 @@ def sharpen(
     to the target in closed form (Dinh et al., 2017). Factors are powers of two: they
     round nothing, not even in float32. `operator` is the Hessian, where it is known already.
     """
-    _check_target(objective, target)
-    if operator is not None:
-        only_operators(operator)
+    _refuse(objective, target, operator)
     layers = _layers(objective, group)
     operator = hessian(objective) if operator is None else operator
     pairs = eigenpairs(operator)
@@ -129,20 +127,17 @@ def sharpen(
     needed = math.log2(max(target / curvature, 1.0)) / 2 * (1 + 1e-12)
     t = layers.identity()
     t[lever.index] = -_binary(needed, lever.exponent)
-    twin = layers.apply(objective, t)
-    if not all(bool(p.isfinite().all()) for p in twin.params.values()):
-        raise SpiritlevelError(f"target={target:g} is beyond the range of {objective.dtype}")
+    twin = _within_range(layers.apply(objective, t), target)
     # u lies where every exponent is the same, so u'D^-1 H D^-1 u is known without a new product
     reached = curvature * math.exp(-2 * lever.exponent * float(t[lever.index]))
-    return Sharpened(
-        twin,
-        layers.verify(objective, twin).require(),
-        pairs[0],
-        reached,
-        u,
-        t,
-        layers.generators[lever.index].name,
-    )
+    proof, name = layers.verify(objective, twin).require(), layers.generators[lever.index].name
+    return Sharpened(twin, proof, pairs[0], reached, u, t, name)
+
+
+def _within_range(twin: Objective, target: float) -> Objective:
+    if not all(bool(p.isfinite().all()) for p in twin.params.values()):
+        raise SpiritlevelError(f"target={target:g} is beyond the range of {twin.dtype}")
+    return twin
 
 
 @set_apart()
@@ -160,14 +155,8 @@ def sharpen_many(
     semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again. `dense` is
     the Hessian itself, where it is known already.
     """
-    _check_target(objective, target)
-    if objective.size > DENSE:
-        raise SpiritlevelError(
-            f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
-            f"(at most {DENSE}); choose some with params=, or use sharpen()"
-        )
-    if dense is not None:
-        tensor("dense", dense, objective.size, objective.size)
+    _refuse(objective, target, None)
+    _refuse_dense(objective, dense)
     layers = _layers(objective, group)
     exact = objective.to(torch.float64)
     dense = hessian(exact, compile=False).dense() if dense is None else dense
@@ -243,9 +232,26 @@ def count_above(dense: Tensor, factors: Tensor, target: float) -> int:
     return int((torch.linalg.eigvalsh(shifted) > 0).sum())
 
 
-def _check_target(objective: Objective, target: float) -> None:
+def _refuse(objective: Objective, target: float, operator: Operator | None) -> None:
     only_objectives(objective)
     number("target", target, above=0)
+    if operator is not None:
+        only_operators(operator)
+        if operator.size != objective.size:
+            raise SpiritlevelError(
+                f"operator is of size {operator.size}; give the Hessian of this objective, of "
+                f"{objective.size} parameters"
+            )
+
+
+def _refuse_dense(objective: Objective, dense: Tensor | None) -> None:
+    if objective.size > DENSE:
+        raise SpiritlevelError(
+            f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
+            f"(at most {DENSE}); choose some with params=, or use sharpen()"
+        )
+    if dense is not None:
+        tensor("dense", dense, objective.size, objective.size)
 
 
 def _layers(objective: Objective, group: Group | None) -> Group:

@@ -179,24 +179,28 @@ def infinite_volume(
     layers = group_of(objective, group).layerwise()
     direction = _direction(exact, layers)
     radius, proved = _radius(exact, epsilon, direction.norm, seed)
-    alpha = scale_factor(direction.norm, radius)
-    volumes, totals = box_log_volumes(exact.size, radius, alpha, direction.growth, boxes)
     found = InfiniteVolume(
         epsilon=epsilon,
         value=exact.value(),
-        radius=radius,
-        norm=direction.norm,
-        alpha=alpha,
-        growth=direction.growth,
         generator=layers.generators[direction.index].name,
         proved=proved,
-        intervals=box_intervals(direction.norm, radius, boxes),
-        log_volumes=volumes,
-        log_totals=totals,
+        **_laid_out(exact.size, direction, radius, boxes),
         attacked=worst_in_box(exact, radius, seed + 1),
         **_look(exact, layers, direction, radius, boxes, corners, seed),
     )
     return _judged(found)
+
+
+def _laid_out(size: int, direction: _Direction, radius: float, boxes: int) -> dict[str, Any]:
+    """What is known of the boxes in closed form."""
+    norm, growth = direction.norm, direction.growth
+    alpha = scale_factor(norm, radius)
+    volumes, totals = box_log_volumes(size, radius, alpha, growth, boxes)
+    return {
+        **{"radius": radius, "norm": norm, "alpha": alpha, "growth": growth},
+        "intervals": box_intervals(norm, radius, boxes),
+        **{"log_volumes": volumes, "log_totals": totals},
+    }
 
 
 def _judged(found: InfiniteVolume) -> InfiniteVolume:
