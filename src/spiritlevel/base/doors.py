@@ -38,9 +38,8 @@ def number(
     if isinstance(value, Tensor) and not whole:
         kind = value.ndim == 0 and not value.is_complex()
     if not kind or not math.isfinite(value) or value < least or value <= above:
-        wanted = "a whole number" if whole else "a number"
+        wanted = "a whole number" if whole else "a positive number" if above == 0 else "a number"
         bound = f" of at least {least:g}" if math.isfinite(least) else ""
-        bound += f" above {above:g}" if math.isfinite(above) else ""
         raise SpiritlevelError(f"{name}={_shown(value)}: give {wanted}{bound}")
 
 
@@ -118,7 +117,8 @@ def tensor(name: str, value: Any, *shape: int | None, finite: bool = True) -> No
     fits = len(shape) == value.ndim and all(
         n in (None, found) for n, found in zip(shape, value.shape, strict=True)
     )
-    if not fits or value.is_complex() or not value.numel():
+    empty = not value.numel() and 0 not in shape
+    if not fits or empty or value.is_complex():
         raise SpiritlevelError(f"{name} has the shape {tuple(value.shape)}; {wanted}")
     if finite and not bool(value.isfinite().all()):
         raise SpiritlevelError(f"{name} is not finite; {wanted}")

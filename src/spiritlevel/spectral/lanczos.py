@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import tensor
+from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
@@ -115,10 +115,11 @@ def _start(
     columns = noise * gaussian((operator.size, k), draws, like)
     if given is None:
         return columns, noise
-    block = given[:, None] if isinstance(given, Tensor) and given.ndim == 1 else given
-    tensor("start", block, operator.size, None)
+    a("start", given, Tensor, f"a tensor of shape ({operator.size}, at most k={k})")
+    block = given[:, None] if given.ndim == 1 else given
     lengths = torch.linalg.vector_norm(block, dim=0, dtype=torch.float64)
-    if block.shape[1] > k or not (lengths.isfinite().all() and lengths.all()):
+    fits = block.ndim == 2 and block.shape[0] == operator.size and block.shape[1] <= k
+    if not (fits and lengths.isfinite().all() and lengths.all()):
         raise SpiritlevelError(
             f"start needs finite vectors that are not zero, shape ({operator.size},) or "
             f"({operator.size}, at most k={k}); got shape {tuple(given.shape)}"
