@@ -226,6 +226,7 @@ def test_large_matrices_are_scaled_in_chunks(monkeypatch: pytest.MonkeyPatch) ->
     group = sl.symmetries(objective)
     t = group.random(3)
     whole = group.act(objective.params, t)
+    assert whole.keys() == objective.params.keys()
     for elements in (1, 25, 64 * 5):  # less than a row, some rows that do not divide all
         monkeypatch.setattr("spiritlevel.symmetry.group.CHUNK", elements)
         for name, tensor in group.act(objective.params, t).items():
