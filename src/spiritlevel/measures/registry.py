@@ -142,9 +142,9 @@ def register(
     """
     for key, text in zip(WORDS, (title, family, reference, cost), strict=True):
         doors.a(key, text, str, "a text")
-    doors.a("name", name, str, "a text")
-    if not name or name in MEASURES:
-        raise SpiritlevelError(f"name={name!r} is taken, or empty; choose another one")
+    doors.names("name", name if isinstance(name, str) else None)
+    if name in MEASURES:
+        raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
     doors.a("invariances", invariances, (tuple, list), f"some of {', '.join(INVARIANCES)}")
     for invariance in invariances:
         doors.one_of("invariances", invariance, INVARIANCES)
