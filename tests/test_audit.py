@@ -177,7 +177,9 @@ def test_what_is_least_is_never_above_the_value_here(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(MEASURES, "vague", Measure(vague, "vague"))
     names = ["vague", "hessian_trace", "hessian_frobenius", "expected_sharpness"]
     for seed in range(3):
-        for row in sl.audit(small(), names, seed=seed, way=False).rows:
+        rows = sl.audit(small(), names, seed=seed, way=False).rows
+        assert [row.name for row in rows] == names
+        for row in rows:
             assert row.infimum.value <= row.here.value
 
 

@@ -76,7 +76,9 @@ class Gated(nn.Module):
 def test_head_maps_are_proved_output_by_output(fill: float | None) -> None:
     data = (randn(16, 5, 8), labels(16))
     objective = sl.Objective(Gated(fill).double(), data, F.cross_entropy)
-    for found in head_maps(objective):
+    maps = head_maps(objective)
+    assert maps
+    for found in maps:
         twin = found.apply(objective, found.random(3))
         gap = (objective.predictions() - twin.predictions())[:, :3].abs().max()
         assert float(gap) <= 1e-12

@@ -39,6 +39,7 @@ def here(index: int, network: str, name: str) -> float:
 
 @pytest.mark.parametrize("index", INDICES)
 def test_what_is_decided_is_so(index: int) -> None:
+    assert compared(index)[1]
     for pair in compared(index)[1]:
         both = pair.sharper, pair.other
         for network, value in zip(both, pair.values, strict=True):

@@ -84,7 +84,7 @@ def test_a_user_registers_a_measure() -> None:
             sl.register(name)
     finally:
         del sl.MEASURES[name]
-    with pytest.raises(sl.SpiritlevelError, match="unknown invariance 'all'; there are: unit"):
+    with pytest.raises(sl.SpiritlevelError, match="invariances='all' is not known; choose"):
         sl.register("x", invariances=("all",))  # type: ignore[arg-type]
     with pytest.raises(sl.SpiritlevelError, match=r"give a list of names: \['loss'\]"):
         sl.measure(point, "loss")

@@ -170,7 +170,7 @@ def test_bad_input() -> None:
         affine(torch.zeros(2), torch.zeros(2, 2))
     with pytest.raises(SpiritlevelError, match="3 x 3 matrix"):
         affine(torch.zeros(3), torch.eye(2))
-    with pytest.raises(SpiritlevelError, match="one model of the inputs or more"):
+    with pytest.raises(SpiritlevelError, match="models is empty; give one or more"):
         ranked(TRUTH, {}, BENT)
 
 

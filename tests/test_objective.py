@@ -336,7 +336,7 @@ def test_half_precision_is_raised_and_said() -> None:
     assert found.dtype == torch.float32
     assert found.notes == ("the model holds torch.bfloat16; a copy was raised to torch.float32",)
     assert model[0].weight.dtype == torch.bfloat16
-    with pytest.raises(sl.SpiritlevelError, match=r"dtype is torch.float16; curvature needs"):
+    with pytest.raises(sl.SpiritlevelError, match=r"dtype=torch.float16 is not known; choose"):
         objective(dtype=torch.float16)
 
 

@@ -90,8 +90,8 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     "loss is no function": (lambda: make(loss="mse"), "loss is a str; give a function"),
     "model is no module": (lambda: make(model=len), "model is a builtin_function_or_method; give"),
     "data is a number": (lambda: make(3), "data is a int; give a pair of tensors"),
-    "mode": (lambda: make(mode="test"), "mode is 'test'; choose"),
-    "microbatch": (lambda: make(microbatch=0), "microbatch is 0; give a number"),
+    "mode": (lambda: make(mode="test"), "mode='test' is not known; choose"),
+    "microbatch": (lambda: make(microbatch=0), "microbatch=0: give a whole number"),
     "index as weight": (
         lambda: make((*MLP.data(), torch.arange(10))),
         "third member of a batch is its weight, a floating-point tensor; got torch.int64",
@@ -136,7 +136,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     ),
     "at, shape": (
         lambda: MLP.objective().at({"2.bias": randn(1)}),
-        r"of shape \(1,\); it is \(3,\)",
+        r"of shape \(1,\); it needs \(3,\)",
     ),
     "no labels": (
         lambda: sl.Objective(BY_NAME["GPT-2"].model(), {"input_ids": tokens()["input_ids"]}),

@@ -47,7 +47,7 @@ def made() -> dict[str, sl.Result]:
     objective = conformance.objective()
     twin = sl.sharpen(objective, target=1e3)
     nets = {"net": objective, "twin": twin.objective}
-    told = provenance(seconds=1.0, notes=["as told"])
+    told = provenance(0.0, ["as told"])
     return {
         "table": sl.measure(objective, ["loss", "lambda_max", "layer_traces"], compile=False),
         "audit": sl.audit(objective, ["loss", "hessian_spectral", "orbit_trace"]),
@@ -149,7 +149,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.tuples(*map(values, inside))
     if origin is dict:
-        return st.dictionaries(st.text(max_size=3), values(inside[1]), max_size=2)
+        more = st.dictionaries(st.text(max_size=3), values(inside[1]), max_size=2)
+        return st.tuples(values(inside[1]), more).map(lambda two: {"here": two[0], **two[1]})
     if origin is typing.Literal:
         return st.sampled_from(inside)
     if dataclasses.is_dataclass(kind):
@@ -231,7 +232,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "no.json", tmp_path, "a\0b"):
         with pytest.raises(sl.SpiritlevelError, match="cannot be read"):
             sl.load(path)
-    with pytest.raises(sl.SpiritlevelError, match="path=3: give the path"):
+    with pytest.raises(sl.SpiritlevelError, match="path is a int; give the name of a file"):
         sl.load(3)  # type: ignore[arg-type]
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     with pytest.raises(sl.SpiritlevelError, match="cannot be read"):

@@ -132,7 +132,7 @@ def test_the_textbook_case() -> None:
     x = torch.tensor([[0.5], [1.0], [2.0]], dtype=torch.float64)
     found = sl.zero_in_ball(sl.Objective(net, (x, x), F.mse_loss), 1e-3)
     assert found.lower_bound == pytest.approx(1.75, rel=1e-12)  # mean x^2
-    with pytest.raises(sl.SpiritlevelError, match="epsilon=0: give a positive radius"):
+    with pytest.raises(sl.SpiritlevelError, match="epsilon=0: give a positive number"):
         sl.zero_in_ball(digits(), 0)
 
 

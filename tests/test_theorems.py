@@ -294,6 +294,7 @@ def test_the_floor_of_an_orbit_by_hand() -> None:
 def test_no_orbit_point_is_below_the_floor(witnesses: dict[str, Witness]) -> None:
     w = witnesses["never_arbitrarily_flat"]
     dense = w["matrix"].dense()
+    assert len(w["log_factors"]) > 1
     for row in w["log_factors"]:
         top = torch.linalg.eigvalsh(dense * torch.exp(-row[:, None] - row[None, :]))[-1]
         assert float(top) >= w["floor"] > 0

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from spiritlevel.audits.verdicts import ALIKE, below, judge, least_seen
 from spiritlevel.audits.way import Points, way_along
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import scaled
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
@@ -27,7 +29,8 @@ from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.loop import Done, one_by_one
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.verdicts import Infimum, Outcome
-from spiritlevel.symmetry import Group, symmetries, verify
+from spiritlevel.symmetry import Group, verify
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.tracing.degree import multilinear
 from spiritlevel.witnesses.sharpened import sharpen
 
@@ -77,10 +80,10 @@ def audit(
     """
     only_objectives(objective)
     names = checked(measures, single=True)
-    if not strength > 0:
-        raise SpiritlevelError(f"strength={strength}: give a positive number")
+    number("strength", strength, above=0)
+    accuracy(tol, rtol, budget, seed)
     begin = time.perf_counter()
-    group = symmetries(objective) if group is None else group
+    group = group_of(objective, group)
     both_ends = any(MEASURES[name].ends == 2 for name in names)
     here = {"tol": tol, "rtol": rtol, "budget": budget}
     work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
@@ -97,15 +100,14 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
     points = Points(objective, group, work.elements)
     drawn = way_along(points) if way and not done.interrupted else None
     told = provenance(
+        begin,
+        work.notes,
+        done,
         **described(objective),
         seed=work.seed,
         strength=work.strength,
         products=work.products + (0 if standing is None else standing.products),
-        seconds=time.perf_counter() - begin,
         seconds_for_points=found_points - begin,
-        notes=work.notes,
-        refused=done.refused,
-        interrupted=done.interrupted,
     )
     name, rows = type(objective.module).__name__, tuple(done.found.values())
     freedom = group.freedom()

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from spiritlevel.audits.least import Bottoms
 from spiritlevel.audits.verdicts import ALIKE, SURE, differ
+from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
@@ -54,7 +56,9 @@ def compare(
     nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
     of `measure`.
     """
+    a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
+    accuracy(tol, rtol, budget, seed)
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
@@ -67,13 +71,7 @@ def compare(
     done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
-    told = provenance(
-        seed=seed,
-        seconds=time.perf_counter() - begin,
-        notes=work.notes,
-        refused=done.refused,
-        interrupted=done.interrupted,
-    )
+    told = provenance(begin, work.notes, done, seed=seed)
     values = {name: found for name, (found, _) in done.found.items()}
     pairs = tuple(pair for _, found in done.found.values() for pair in found)
     return Comparison(tuple(objectives), values, pairs, told)

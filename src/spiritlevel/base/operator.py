@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 
 if TYPE_CHECKING:
@@ -39,6 +40,18 @@ class Operator:
     rounding: float | None = None
     remark: Callable[[], str] | None = None
     cost: float = 1.0
+
+    def __post_init__(self) -> None:
+        doors.number("size", self.size, 1, whole=True)
+        doors.a("dtype", self.dtype, torch.dtype, "torch.float32 or torch.float64")
+        doors.a("device", self.device, torch.device, 'a torch.device("cpu")')
+        doors.function("matvec", self.matvec, "a tensor")
+        doors.a("spans", self.spans, Mapping, "slices by name")
+        for span in self.spans.values():
+            doors.a("spans", span, slice, "slices by name")
+        doors.a("name", self.name, str, "a text")
+        doors.a("how", self.how, str, "a text")
+        doors.number("cost", self.cost, 0)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -133,13 +146,7 @@ def not_symmetric(operator: Operator, skewness: float) -> SpiritlevelError:
 def scaled(operator: Operator, diagonal: Tensor) -> Operator:
     """diag(d) A diag(d): the matrix in rescaled coordinates."""
     only_operators(operator)
-    if not isinstance(diagonal, Tensor):
-        raise SpiritlevelError(f"scaled needs a tensor of factors, not a {type(diagonal).__name__}")
-    if diagonal.shape != (operator.size,):
-        raise SpiritlevelError(
-            f"scaled needs one factor per coordinate, shape ({operator.size},); "
-            f"got {tuple(diagonal.shape)}"
-        )
+    tensor_doors.tensor("diagonal", diagonal, operator.size)
     d = diagonal.to(dtype=operator.dtype, device=operator.device)
 
     def matvec(v: Tensor) -> Tensor:
@@ -152,7 +159,7 @@ def scaled(operator: Operator, diagonal: Tensor) -> Operator:
 def restricted(operator: Operator, names: str | Sequence[str]) -> Operator:
     """The diagonal block of A that belongs to the parameters whose names match the patterns."""
     only_operators(operator)
-    patterns = [names] if isinstance(names, str) else list(names)
+    patterns = doors.names("names", names)
     chosen = {
         name: span
         for name, span in operator.spans.items()

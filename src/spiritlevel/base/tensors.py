@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spiritlevel.base.tensor_doors import seeded
+
 Shapes = Mapping[str, torch.Size]
 
 
@@ -99,9 +101,10 @@ def same_tree(a: Any, b: Any) -> bool:
 
 def generator(seed: int | torch.Generator) -> torch.Generator:
     """A CPU generator: the same draws whatever device the numbers end up on."""
+    seeded(seed, or_generator=True)
     if isinstance(seed, torch.Generator):
         return seed
-    return torch.Generator("cpu").manual_seed(seed)
+    return torch.Generator("cpu").manual_seed(int(seed))
 
 
 def rademacher(size: int, draws: torch.Generator, like: Tensor) -> Tensor:

@@ -176,4 +176,4 @@ def _name(made: Any) -> str:
 def _told(begin: float, notes: Sequence[str]) -> Provenance:
     from spiritlevel.results.provenance import provenance
 
-    return provenance(seconds=time.perf_counter() - begin, notes=notes)
+    return provenance(begin, notes)

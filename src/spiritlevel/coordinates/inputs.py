@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.func import jacrev, vmap
 
+from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import kept_rng, set_apart
+from spiritlevel.base.tensor_doors import bijection, seeded, tensor
 from spiritlevel.objective import Objective, only_objectives
 
 AGREES = 1e-5  # relative, there and back
@@ -31,6 +33,10 @@ class Representation:
     inverse: Callable[[Tensor], Tensor]
     name: str = "representation"
 
+    def __post_init__(self) -> None:
+        bijection("Representation", self)
+        a("name", self.name, str, "a text")
+
     def log_abs_det(self, x: Tensor) -> Tensor:
         """log |det dxi/dx| for every row."""
 
@@ -42,7 +48,10 @@ class Representation:
 
 def affine(shift: Tensor, matrix: Tensor, name: str = "affine map") -> Representation:
     """u = A (x - shift) for flattened inputs x; a vector in the place of A is a diagonal."""
-    square = matrix.diag() if matrix.ndim == 1 else matrix
+    tensor("shift", shift, *(None for _ in getattr(shift, "shape", (1,))))
+    square = matrix.diag() if isinstance(matrix, Tensor) and matrix.ndim == 1 else matrix
+    tensor("matrix", square, None, None)
+    a("name", name, str, "a text")
     if square.shape != (shift.numel(), shift.numel()):
         raise SpiritlevelError(
             f"affine() needs a {shift.numel()} x {shift.numel()} matrix or as many factors; "
@@ -86,6 +95,7 @@ def represent(objective: Objective, representation: Representation) -> Objective
     see them through the model alone.
     """
     only_objectives(objective)
+    a("representation", representation, Representation, "a Representation, such as whitening()")
     batches = []
     for batch in objective.batches:
         x = _first(batch)
@@ -145,6 +155,7 @@ def opposing(one: Objective, other: Objective) -> tuple[Representation, Represen
     eigenvector of G_one - G_other, the sign is that of the eigenvalue once s is small. Possible if
     that difference has both signs; otherwise no linear representation turns the order.
     """
+    only_objectives(one, other)
     grams = [_gram(input_gradients(o).double()) for o in (one, other)]
     gaps, vectors = torch.linalg.eigh(grams[0] - grams[1])
     low, high = float(gaps[0]), float(gaps[-1])
@@ -193,6 +204,7 @@ class Ranking:
     after: dict[str, dict[str, float]]
 
     def best(self, criterion: str, *, represented: bool) -> str:
+        one_of("criterion", criterion, self.before)
         values = (self.after if represented else self.before)[criterion]
         return (max if criterion == "log-likelihood" else min)(values, key=values.__getitem__)
 
@@ -207,6 +219,7 @@ class Ranking:
 
     def shift(self, criterion: str) -> float:
         """How far the differences between models moved; 0 for what cannot re-rank."""
+        one_of("criterion", criterion, self.before)
         before, after = self.before[criterion], self.after[criterion]
         first = next(iter(before))
         moves = [(after[m] - after[first]) - (before[m] - before[first]) for m in before]
@@ -239,8 +252,11 @@ def ranked(
     come from those of x by |det dxi/dx|, the same for every model: what `FIXED` shows is then the
     rule itself and no measurement.
     """
-    if not models:
-        raise SpiritlevelError("give one model of the inputs or more: a name -> distribution")
+    _refuse_laws(truth, models)
+    a("representation", representation, Representation, "a Representation, such as affine()")
+    a("seen", seen, (Laws, type(None)), "Laws(truth, models) of the represented inputs")
+    number("draws", draws, 2, whole=True)
+    seeded(seed)
     if seen is not None and set(seen.models) != set(models):
         raise SpiritlevelError(
             f"`seen` has the models {', '.join(seen.models)}; give those of {', '.join(models)}"
@@ -258,6 +274,16 @@ def ranked(
         for xi, laws in ((identity, Laws(truth, models)), (representation, seen))
     )
     return Ranking(before, after)
+
+
+def _refuse_laws(truth: Any, models: Any) -> None:
+    a("truth", truth, Distribution, "a torch.distributions.Distribution")
+    a("models", models, Mapping, "distributions by name")
+    if not models:
+        raise SpiritlevelError("models is empty; give one or more, distributions by name")
+    for name, model in models.items():
+        a("models", name, str, "distributions by name")
+        a("models", model, Distribution, "distributions by name")
 
 
 def _distances(

@@ -11,6 +11,7 @@ from torch.func import jvp, vjp
 
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import bijection
 from spiritlevel.base.tensors import columns
 from spiritlevel.coordinates.maps import Reparametrization
 from spiritlevel.curvature import hessian
@@ -43,6 +44,7 @@ def hessian_law(objective: Objective, coordinates: Reparametrization) -> Hessian
     Dinh et al. (2017), section 5; they state it at critical points, where the second part is 0.
     """
     only_objectives(objective)
+    bijection("coordinates", coordinates)
     there = objective.reparametrize(coordinates)
     eta, slope = there.vector, objective.gradient()
     plain = hessian(objective)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
+from spiritlevel.base.doors import a, function, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import bijection, seeded, tensor
 from spiritlevel.base.tensors import gaussian, generator
 
 AGREES = 1e-6  # relative, there and back
@@ -44,8 +46,9 @@ class Linear:
     matrix: Tensor
 
     def __post_init__(self) -> None:
+        tensor("matrix", self.matrix, None, None)
         shape = tuple(self.matrix.shape)
-        if len(shape) != 2 or shape[0] != shape[1]:
+        if shape[0] != shape[1]:
             raise SpiritlevelError(f"Linear needs a square matrix; got shape {shape}")
         if not float(torch.linalg.cond(self.matrix.double())) < 1 / torch.finfo(torch.float64).eps:
             raise SpiritlevelError("Linear needs a matrix with an inverse; this one has none")
@@ -70,9 +73,8 @@ class Diagonal:
     factors: Tensor
 
     def __post_init__(self) -> None:
-        if self.factors.ndim != 1 or not bool(
-            (self.factors.isfinite() & (self.factors != 0)).all()
-        ):
+        tensor("factors", self.factors, None)
+        if not bool((self.factors != 0).all()):
             raise SpiritlevelError("Diagonal needs a flat vector of finite factors, none of them 0")
 
     def forward(self, eta: Tensor) -> Tensor:
@@ -93,6 +95,15 @@ class Chain:
     """g = g_1 o g_2 o ...: the last of the parts is nearest to eta."""
 
     parts: tuple[Reparametrization, ...]
+
+    def __post_init__(self) -> None:
+        a("parts", self.parts, (tuple, list), "a tuple of maps of spiritlevel.coordinates")
+        if not self.parts:
+            raise SpiritlevelError(
+                "parts is empty; give one map of spiritlevel.coordinates or more"
+            )
+        for part in self.parts:
+            bijection("parts", part)
 
     def forward(self, eta: Tensor) -> Tensor:
         for part in reversed(self.parts):
@@ -133,6 +144,12 @@ class Custom:
 
     @set_apart()
     def __post_init__(self) -> None:
+        function("forward", self.forward, "a flat vector eta")
+        function("inverse", self.inverse, "a flat vector theta")
+        tensor("near", self.near, None)
+        number("spread", self.spread, 0)
+        number("samples", self.samples, 1, whole=True)
+        seeded(self.seed)
         draws = generator(self.seed)
         for _ in range(self.samples):
             eta = self.near + self.spread * gaussian(tuple(self.near.shape), draws, self.near)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensor_doors import tensor
 
 NEWTON = 40
 
@@ -27,8 +29,9 @@ class Radial:
     rho: float
 
     def __post_init__(self) -> None:
-        if self.center.ndim != 1:
-            raise SpiritlevelError("Radial needs a flat vector as its center: objective.vector")
+        tensor("center", self.center, None)
+        for name in ("r_hat", "delta", "rho"):
+            number(name, getattr(self, name), above=0)
         if not 0 < self.r_hat < self.delta or not 0 < self.rho < self.delta:
             raise SpiritlevelError(
                 "Radial needs radii 0 < r_hat < delta and 0 < rho < delta; got "
@@ -104,8 +107,9 @@ class Power:
     b: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.center.ndim != 1:
-            raise SpiritlevelError("Power needs a flat vector as its center: objective.vector")
+        tensor("center", self.center, None)
+        number("a", self.a)
+        number("b", self.b, 0)
         if not self.a > -0.5 or not self.b >= 0:
             raise SpiritlevelError(
                 f"Power is a bijection for a > -1/2 and b >= 0; got a={self.a}, b={self.b}"

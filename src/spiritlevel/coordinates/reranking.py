@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 import torch
 from torch import Tensor
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.base.scope import set_apart
@@ -68,6 +69,7 @@ def rerank(objectives: Sequence[Objective], order: Sequence[int], *, seed: int =
     (r_hat / rho)^2 and is the identity elsewhere, so that all of them together are one bijection
     (Dinh et al., 2017, section 5). The target norms are geometric around the mean of those found.
     """
+    tensor_doors.seeded(seed)
     first, *_ = checked = _checked(objectives, order)
     before = tuple(_norm(o, seed) for o in checked)
     norms = [e.value for e in before]
@@ -94,7 +96,12 @@ def _norm(objective: Objective, seed: int) -> Estimate:
 
 
 def _checked(objectives: Sequence[Objective], order: Sequence[int]) -> list[Objective]:
+    doors.a("objectives", objectives, (list, tuple), "two Objectives or more")
+    doors.a(
+        "order", order, (list, tuple), "the numbers of the objectives, from flattest to sharpest"
+    )
     only_objectives(*objectives)
+    doors.places("order", order, len(objectives))
     if len(objectives) < 2 or sorted(order) != list(range(len(objectives))):
         raise SpiritlevelError(
             f"rerank() needs two minima or more and an order of their numbers, such as "

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import a, names
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensor_doors import tensor
 from spiritlevel.coordinates.maps import dense_jacobian
 from spiritlevel.objective import Objective, only_objectives
 
@@ -30,6 +33,10 @@ class WeightNorm:
     blocks: tuple[tuple[int, int, int], ...]
 
     def __post_init__(self) -> None:
+        tensor("center", self.center, None)
+        a("blocks", self.blocks, (tuple, list), "a tuple of (start, rows, width)")
+        for block in self.blocks or [None]:
+            _refuse_block(block, len(self.center))
         for start, rows, width in self.blocks:
             lengths = self.center[start : start + rows * width].view(rows, width).norm(dim=1)
             if not bool((lengths > 0).all()):
@@ -65,10 +72,18 @@ class WeightNorm:
         return torch.cat([piece.reshape(-1) for piece in [*pieces, vector[end:]]])
 
 
+def _refuse_block(block: Any, size: int) -> None:
+    whole = isinstance(block, (tuple, list)) and len(block) == 3
+    if not whole or not all(isinstance(n, int) and n >= 0 for n in block):
+        raise SpiritlevelError(f"blocks holds {block!r}; give (start, rows, width), whole numbers")
+    if not 0 < block[1] * block[2] <= size - block[0]:
+        raise SpiritlevelError(f"blocks holds {block!r}; give rows that lie in a vector of {size}")
+
+
 def weight_norm(objective: Objective, params: str | Sequence[str] = "*.weight") -> WeightNorm:
     """The map for the matrices of an objective whose names match, one row per output unit."""
     only_objectives(objective)
-    patterns = [params] if isinstance(params, str) else list(params)
+    patterns = names("params", params)
     chosen = [
         (objective.spans[name].start, shape[0], shape.numel() // shape[0])
         for name, shape in objective.shapes.items()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp
 
+from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.objective import Objective
@@ -197,8 +198,8 @@ class Trial:
 
 def climb(objective: Objective, only: str | None = None) -> Rung:
     """The first rung that runs, agrees with finite differences of gradients and is symmetric."""
-    if only is not None and only not in RUNGS:
-        raise SpiritlevelError(f"rung is {only!r}; choose one of {', '.join(RUNGS)}")
+    if only is not None:
+        one_of("rung", only, RUNGS)
     trial = _trial(objective)
     refused: dict[str, str] = {}
     unsure: list[tuple[Rung, Tensor]] = []

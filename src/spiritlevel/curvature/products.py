@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
+from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import columns, gaussian, generator, unflatten
 from spiritlevel.curvature.engine import CompileChoice, Engine
 from spiritlevel.curvature.ladder import climb
@@ -38,6 +40,7 @@ def hessian(
     finite difference. `compile="auto"` compiles once the products have cost as much as compiling.
     """
     only_objectives(objective)
+    one_of("compile", compile, ("auto", True, False))
     way = climb(objective, rung)
     engine = Engine(objective, way, compile)
     return _operator(
@@ -76,8 +79,8 @@ def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) ->
     """
     only_objectives(objective)
     actions = {"true": _true_fisher, "sampled": _sampled_fisher, "empirical": _empirical_fisher}
-    if kind not in actions:
-        raise SpiritlevelError(f"kind is {kind!r}; choose one of {', '.join(actions)}")
+    one_of("kind", kind, actions)
+    seeded(seed)
     if objective.loss.on_outputs is None:
         raise _needs_outputs("fisher")
     if kind != "empirical" and objective.loss.likelihood is None:
@@ -151,7 +154,7 @@ def _empirical_fisher(objective: Objective) -> OutputAction:
 
 def _sampled_fisher(objective: Objective) -> Callable[..., Tensor]:
     def action(out: Tensor, tangent: Tensor, batch: Batch, number: int, *, seed: int) -> Tensor:
-        draws = generator(seed * 1_000_003 + number)  # the same draws in every product
+        draws = generator((seed * 1_000_003 + number) % 2**63)  # the same draws in every product
         drawn = objective.loss.draw(out.detach(), batch, draws)  # type: ignore[misc]
         return _project(objective, out, tangent, batch, _scores(objective, out, drawn))
 

@@ -12,10 +12,12 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import scaled
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded, tensor
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
@@ -72,8 +74,13 @@ def worst_in_ball(
     ball: near a minimum the gradient is blind, and beyond dead units any search is.
     """
     only_objectives(objective)
-    if not 0 < radius < math.inf:
-        raise SpiritlevelError(f"radius={radius}: give a positive number")
+    number("radius", radius, above=0)
+    number("steps", steps, 1, whole=True)
+    seeded(seed)
+    if scale is not None:
+        tensor("scale", scale, objective.size)
+    if starts is not None:
+        tensor("starts", starts, objective.size, None)
     begin, theta = time.perf_counter(), objective.vector
     s = torch.ones_like(theta) if scale is None else scale.to(theta)
     best, way, passes = objective.value(), torch.zeros_like(theta), 0

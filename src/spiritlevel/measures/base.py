@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spiritlevel.base.doors import one_of
+from spiritlevel.base.doors import number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import Kind
+from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.minimum import Norm
@@ -74,10 +75,18 @@ class Measure:
         only_objectives(objective)
         for name in parameters:
             one_of(f"the parameter of {self.title}", name, self.parameters)
+        seeded(seed)
+        self.refuse(**parameters)
         found = self.function(Instruments(objective, seed=seed), **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title} is several numbers: use measure()")
         return found
+
+    def refuse(self, **parameters: Any) -> None:
+        """What is no positive number in the place of one."""
+        for name, value in parameters.items():
+            if isinstance(self.parameters[name], float):
+                number(name, value, above=0)
 
     def promises(self, invariance: Invariance) -> bool:
         return "unit" in self.invariances or invariance in self.invariances

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, scaled
@@ -53,6 +54,7 @@ def relative_flatness(instruments: Instruments, layer: str | None = None) -> Est
     """
     objective = instruments.objective
     name = _feature_layer(instruments) if layer is None else layer
+    a("layer", name, str, "the name of a weight matrix")
     if name not in objective.shapes or len(objective.shapes[name]) < 2:
         raise SpiritlevelError(
             f"relative_flatness needs a weight matrix; {name!r} is none of the parameters "

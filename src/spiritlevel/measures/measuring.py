@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from spiritlevel.base.doors import one_of
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
@@ -36,6 +38,8 @@ def measure(
     error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
     """
     only_objectives(objective)
+    accuracy(tol, rtol, budget, seed)
+    one_of("compile", compile, ("auto", True, False))
     wanted = checked(standard() if names is None else names)
     begin = time.perf_counter()
     instruments = Instruments(
@@ -49,13 +53,13 @@ def measure(
     paid = sum(row.estimate.matvecs for row in rows if not row.shared)
     paid += 0 if standing is None else standing.products
     told = provenance(
+        begin,
+        [*objective.notes, *_remarks(instruments)],
+        done,
         **described(objective),
         seed=seed,
         products=paid,
         **_product(instruments),
-        seconds=time.perf_counter() - begin,
-        notes=[*objective.notes, *_remarks(instruments)],
-        interrupted=done.interrupted,
     )
     return Table(tuple(rows), standing, told)
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import ball, curvature, invariant, least, noise, paths
@@ -15,6 +16,7 @@ from spiritlevel.measures.instruments import Instruments
 DINH = "Dinh et al. (2017)"
 UNIT: tuple[Invariance, ...] = ("unit",)
 LAYER: tuple[Invariance, ...] = ("layer",)
+WORDS = ("title", "family", "reference", "cost")
 TRACE, TOP = "20 to 200 products", "10 to 50 products"
 
 TWO: tuple[str, ...] = ("here", "moved")  # points of an audit, for what takes many products
@@ -121,11 +123,9 @@ def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
     """The names, all of them known, each once; `single` ones are one number each."""
     if isinstance(names, str):
         raise SpiritlevelError(f"measures is {names!r}; give a list of names: [{names!r}]")
-    unknown = [name for name in names if name not in MEASURES]
-    if unknown:
-        raise SpiritlevelError(f"unknown measure {unknown[0]!r}; there are: {', '.join(MEASURES)}")
-    if not names:
-        raise SpiritlevelError(f"no measure is named; there are: {', '.join(MEASURES)}")
+    for name in doors.names("measures", names):
+        if name not in MEASURES:
+            raise SpiritlevelError(f"unknown measure {name!r}; there are: {', '.join(MEASURES)}")
     several = [name for name in names if single and MEASURES[name].parts]
     if several:
         raise SpiritlevelError(f"{several[0]} is several numbers; choose others")
@@ -147,18 +147,21 @@ def register(
     The function returns a number or an Estimate. Every audit holds the declared invariances to the
     network's symmetries. More of it is sharper if it `is_sharpness`.
     """
+    for key, text in zip(WORDS, (title, family, reference, cost), strict=True):
+        doors.a(key, text, str, "a text")
+    doors.names("name", name if isinstance(name, str) else None)
     if name in MEASURES:
         raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
-    unknown = [i for i in invariances if i not in INVARIANCES]
-    if unknown:
-        raise SpiritlevelError(
-            f"unknown invariance {unknown[0]!r}; there are: {', '.join(INVARIANCES)}"
-        )
+    doors.a("invariances", invariances, (tuple, list), f"some of {', '.join(INVARIANCES)}")
+    for invariance in invariances:
+        doors.one_of("invariances", invariance, INVARIANCES)
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def measured(instruments: Instruments, **parameters: Any) -> Estimate:
             found = function(instruments.objective, **parameters)
+            if not isinstance(found, Estimate):
+                tensor_doors.returned(name, found)
             return found if isinstance(found, Estimate) else Estimate(float(found))
 
         shown = title or name.replace("_", " ")

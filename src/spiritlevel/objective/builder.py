@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng
-from spiritlevel.base.tensors import map_tensors, same_tree
+from spiritlevel.base.tensors import leaves, map_tensors, same_tree
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective import premises
 from spiritlevel.objective.batches import Batch
@@ -36,6 +37,18 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 
+def refuse_options(loss: Any, heads: Any, microbatch: Any) -> None:
+    """What can be seen to be wrong before the model runs."""
+    if loss is not None:
+        doors.function("loss", loss, "(outputs, y) or of (model, batch)")
+    if microbatch is not None:
+        doors.number("microbatch", microbatch, 1, whole=True)
+    chosen = heads if isinstance(heads, (list, tuple)) else [heads]
+    known = heads is None or all(isinstance(h, (str, int)) for h in chosen)
+    if not (known and chosen):
+        raise SpiritlevelError(f"heads={heads!r}: give the name or the place of an output, or some")
+
+
 def drafted(
     model: nn.Module,
     *,
@@ -46,22 +59,23 @@ def drafted(
     seed: int | None,
 ) -> Fields:
     """The model, its point and where it lives; nothing is run yet."""
-    if mode not in ("eval", "train"):
-        raise SpiritlevelError(f'mode is {mode!r}; choose "eval" or "train"')
+    doors.one_of("mode", mode, ("eval", "train"))
+    if seed is not None:
+        tensor_doors.seeded(seed)
+    place = None if device is None else tensor_doors.device(device)
     module, notes = unwrap(model)
     chosen = choose(module, params)
     precision, note = working_dtype(module, dtype)
     if note:
         warnings.warn(note, stacklevel=4)
         notes.append(note)
-    first = next(iter(chosen.values()))
-    place = torch.device(device) if device is not None else first.device
+    place = place or next(iter(chosen.values())).device
     own = cast(private_copy(module), precision, place)
     own.train(mode == "train").requires_grad_(False)
     named = dict(own.named_parameters())
     return {
         "mode": mode,
-        "seed": seed,
+        "seed": None if seed is None else int(seed),
         "dtype": precision,
         "device": place,
         "notes": tuple(notes),
@@ -81,8 +95,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def examined(draft: Objective, given: nn.Module, microbatch: int | None) -> Fields:
     """What the loss is, whether it adds up over examples, how much is done at once, and counts."""
-    if microbatch is not None and microbatch < 1:
-        raise SpiritlevelError(f"microbatch is {microbatch}; give a number of examples >= 1")
     with kept_rng(), frozen.explained(list(draft.batches)):
         loss, wrote = understood(draft)
         draft = draft.replaced(_loss=loss, writes_buffers=draft.writes_buffers or wrote)
@@ -107,27 +119,32 @@ def understood(draft: Objective) -> tuple[Loss, bool]:
     return moved(found, draft.dtype, draft.device), bool(wrote)
 
 
-def point_of(objective: Objective, params: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+def listed(batches: Any) -> list[Batch]:
+    doors.a("batches", batches, (list, tuple), "a list of batches, such as objective.batches")
+    if not batches or not all(next(leaves(batch), None) is not None for batch in batches):
+        raise SpiritlevelError("batches has to be one batch or more, of tensors")
+    return list(batches)
+
+
+def point_of(
+    objective: Objective,
+    params: Mapping[str, Tensor] | Tensor,
+    buffers: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
     """Named tensors of the right shapes, from such or from a flat vector."""
+    if buffers is not None:
+        tensor_doors.tensors("buffers", buffers, {n: b.shape for n, b in objective.buffers.items()})
     if isinstance(params, Tensor):
         if params.shape != (objective.size,):
             raise SpiritlevelError(
                 f"at() needs a vector of {objective.size} numbers; got shape {tuple(params.shape)}"
             )
         return objective.named(params)
-    if not isinstance(params, Mapping):
-        raise SpiritlevelError(
-            f"at() needs named tensors or a vector, not a {type(params).__name__}"
-        )
-    for name, tensor in params.items():
+    tensor_doors.tensors("params", params, objective.shapes)
+    for name in params:
         if name not in objective.shapes:
             raise SpiritlevelError(
                 f"at() got the unknown parameter {name!r}; there are: {', '.join(objective.shapes)}"
-            )
-        shape = objective.shapes[name]
-        if tensor.shape != shape:
-            raise SpiritlevelError(
-                f"at() got {name!r} of shape {tuple(tensor.shape)}; it is {tuple(shape)}"
             )
     return dict(params)
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.tensors import generator
 from spiritlevel.objective.objective import Objective
 
@@ -61,6 +62,11 @@ def default_objective(
     device: str | None = None,
 ) -> Objective:
     """The net, trained with batches of some size, on its training digits, mean cross-entropy."""
+    tensor_doors.seeded(seed)
+    doors.number("batch", batch, 1, whole=True)
+    doors.one_of("dtype", dtype, (None, torch.float32, torch.float64))
+    if device is not None:
+        tensor_doors.device(device)
     with torch.enable_grad():
         net = trained_net(seed, batch)
     train, _ = digits(seed)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
 
 
@@ -88,7 +89,7 @@ def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str,
         )
     if patterns is None:
         return trainable
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    wanted = names("params", patterns)
     chosen = {name: p for name, p in trainable.items() if any(fnmatchcase(name, w) for w in wanted)}
     if not chosen:
         raise SpiritlevelError(
@@ -99,8 +100,7 @@ def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str,
 
 def working_dtype(module: nn.Module, dtype: torch.dtype | None) -> tuple[torch.dtype, str]:
     """float32 or float64; half precision is raised to float32, with a note that says so."""
-    if dtype not in (None, torch.float32, torch.float64):
-        raise SpiritlevelError(f"dtype is {dtype}; curvature needs torch.float32 or torch.float64")
+    one_of("dtype", dtype, (None, torch.float32, torch.float64))
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if dtype is None:
         dtype = torch.float64 if held == {torch.float64} else torch.float32

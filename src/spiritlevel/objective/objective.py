@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.base.tensors import flatten, map_tensors, spans, unflatten
@@ -73,6 +74,7 @@ class Objective:
         seed: int | None = None,
         heads: Heads | None = None,
     ) -> None:
+        builder.refuse_options(loss, heads, microbatch)
         draft = builder.drafted(
             model, params=params, mode=mode, dtype=dtype, device=device, seed=seed
         )
@@ -183,6 +185,7 @@ class Objective:
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """The pieces of a flat vector by parameter name."""
+        tensor_doors.tensor("vector", vector, self.size, finite=False)
         return unflatten(vector, self.shapes)
 
     def __repr__(self) -> str:
@@ -211,6 +214,7 @@ class Objective:
 
     def mean(self, of: Callable[[Batch], Any]) -> Any:
         """sum over the batches of `of(batch)`, over the count: the one sum over the data."""
+        doors.function("of", of, "a batch")
         return sum(of(batch) for batch in self._batches) / self.count
 
     def value(self) -> float:
@@ -281,7 +285,7 @@ class Objective:
 
         `buffers` replaces some of the model's buffers too.
         """
-        point = builder.point_of(self, params)
+        point = builder.point_of(self, params, buffers)
         moved = {k: v.detach().to(self._params[k]).clone() for k, v in point.items()}
         given = {k: v.detach().clone() for k, v in (buffers or {}).items()}
         return self.replaced(_params={**self._params, **moved}, _buffers={**self._buffers, **given})
@@ -293,6 +297,7 @@ class Objective:
         `coordinates` is a bijection g of `spiritlevel.coordinates`; everything that takes an
         Objective then measures in eta (Dinh et al., 2017, section 5).
         """
+        tensor_doors.bijection("coordinates", coordinates)
         theta = self.vector
         eta = coordinates.inverse(theta)
         back = coordinates.forward(eta) if eta.shape == theta.shape else eta
@@ -308,6 +313,7 @@ class Objective:
     @torch.inference_mode(False)
     def edited(self, edit: Callable[[nn.Module], None]) -> Objective:
         """The same objective with another private copy of the model, changed by `edit`."""
+        doors.function("edit", edit, "a module, which it changes")
         changed = private_copy(self._model)
         edit(changed)
         return self.replaced(_model=changed, _scope=Scope(changed))
@@ -315,7 +321,7 @@ class Objective:
     @torch.inference_mode(False)
     def on(self, batches: Sequence[Batch], *, keep_count: bool = False) -> Objective:
         """The same point on other frozen batches; `keep_count` divides sums by the old count."""
-        other = self.replaced(_batches=list(batches))
+        other = self.replaced(_batches=builder.listed(batches))
         fields = builder.measured(other)
         if keep_count:
             del fields["_value"]
@@ -324,12 +330,14 @@ class Objective:
 
     def few(self, n: int) -> Batch:
         """The first batch, cut to n examples where that is possible; for checks."""
+        doors.number("n", n, 1, whole=True)
         first = self._batches[0]
         return frozen.rows(first, slice(0, n)) if frozen.divisible(first) else first
 
     @torch.inference_mode(False)
     def to(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
+        doors.one_of("dtype", dtype, (torch.float32, torch.float64))
         model = cast(private_copy(self._model), dtype, self.device)
         other = self.replaced(dtype=dtype)
         return other.replaced(

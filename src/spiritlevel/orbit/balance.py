@@ -53,15 +53,8 @@ def balance(
     free = two_sided if free is None else free.astype(bool)
     moving = two_sided & free
     t[~moving] = 0.0
-    weights = masses * np.exp(-2 * (exponents @ t))
-    value, sweeps = weights.sum(), 0
-    for sweeps in range(1, SWEEPS + 1):  # noqa: B007
-        before = value
-        for block in blocks:
-            chosen = block[moving[block]]
-            t, weights, value = _step(exponents, up, down, masses, t, weights, value, chosen)
-        if before - value <= 1e-14 * before:
-            break
+    sets = [block[moving[block]] for block in blocks]
+    t, weights, value, sweeps = _descended(exponents, up, down, masses, t, sets)
     pull = exponents.T @ weights
     residual = float(np.abs(pull[moving]).max() / value) if moving.any() else 0.0
     return Balance(
@@ -73,6 +66,26 @@ def balance(
         dead=~alive_in & ~alive_out,
         one_sided=alive_in ^ alive_out,
     )
+
+
+def _descended(
+    exponents: csr_matrix,
+    up: csr_matrix,
+    down: csr_matrix,
+    masses: Array,
+    t: Array,
+    sets: list[Array],
+) -> tuple[Array, Array, float, int]:
+    """Steps for one set of generators after another, until the sum stays."""
+    weights = masses * np.exp(-2 * (exponents @ t))
+    value, sweeps = weights.sum(), 0
+    for sweeps in range(1, SWEEPS + 1):  # noqa: B007
+        before = value
+        for chosen in sets:
+            t, weights, value = _step(exponents, up, down, masses, t, weights, value, chosen)
+        if before - value <= 1e-14 * before:
+            break
+    return t, weights, value, sweeps
 
 
 def _dual(exponents: csr_matrix, masses: Array, weights: Array) -> float:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
+from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Status, format_error, format_value
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, sampled_traces
 from spiritlevel.objective import Objective, only_objectives
@@ -27,6 +29,7 @@ from spiritlevel.orbit.program import Problem, Solution, operator_of, problem_of
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.group import only_groups
 from spiritlevel.symmetry.tracing.degree import obstacle
 
 Norm = Literal["spectral", "trace", "frobenius"]
@@ -103,19 +106,22 @@ def minimum(
     value and its lower bound at which the spectral norm stops. `diagonal` is that of the
     Gauss-Newton matrix, where it is known already.
     """
-    if norm not in get_args(Norm):
-        raise SpiritlevelError(f"norm is {norm!r}; choose one of {', '.join(get_args(Norm))}")
-    if operator not in get_args(Kind):
-        raise SpiritlevelError(
-            f"operator is {operator!r}; choose one of {', '.join(get_args(Kind))}"
-        )
-    only_objectives(objective)
+    one_of("norm", norm, get_args(Norm))
+    one_of("operator", operator, get_args(Kind))
+    number("tol", tol, 0)
+    seeded(seed)
+    _refuse(objective, group, diagonal)
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, operator)
     solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
-    found = solve(problem, operator, tol, seed)
+    found = _result(problem, solve(problem, operator, tol, seed), norm, operator)
+    return replace(found, seconds=time.perf_counter() - begin)
+
+
+def _result(problem: Problem, found: Solution, norm: Norm, operator: Kind) -> OrbitMinimum:
+    """What was found, at the point where it is reached, with the proof that it is one network."""
     t = torch.from_numpy(found.t * problem.free)
-    twin = problem.group.apply(objective, t)
+    twin = problem.group.apply(problem.objective, t)
     return OrbitMinimum(
         norm=norm,
         operator=operator,
@@ -126,13 +132,20 @@ def minimum(
         log_scales=t,
         objective=twin,
         products=found.products,
-        seconds=time.perf_counter() - begin,
+        seconds=0.0,
         dead=problem.dead,
         divided_out=problem.divided_out,
         status=Status.CONVERGED if found.converged else Status.BUDGET,
-        certificate=problem.group.verify(objective, twin).require(),
+        certificate=problem.group.verify(problem.objective, twin).require(),
         stderr=found.stderr,
     )
+
+
+def _refuse(objective: Any, group: Any, diagonal: Any) -> None:
+    only_objectives(objective)
+    only_groups(group)
+    kinds = (GaussNewtonDiagonal, type(None))
+    a("diagonal", diagonal, kinds, "what ggn_diagonal(objective) returns")
 
 
 def _problem(
@@ -166,7 +179,7 @@ def balanced(
     Every generator's in- and out-curvature balance there. For one factor per layer and no biases it
     is Ibayashi et al.'s closed form (2021), with the trace K (prod_k tr_k)^(1/K).
     """
-    only_objectives(objective)
+    _refuse(objective, group, diagonal)
     problem = problem_of(objective, group, diagonal)
     twin = problem.group.apply(objective, torch.from_numpy(problem.start.t))
     problem.group.verify(objective, twin).require()

@@ -20,7 +20,8 @@ from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.balance import Balance, balance
 from spiritlevel.orbit.cells import Array, Cells, cells
-from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.find import group_of
 
 Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
 ROW_PROBES = 8
@@ -65,7 +66,7 @@ def problem_of(
     diagonal: GaussNewtonDiagonal | None,
     kind: Kind = "ggn",
 ) -> Problem:
-    group = symmetries(objective) if group is None else group
+    group = group_of(objective, group)
     curves, source = _where_it_curves(objective, diagonal, kind)
     grid = cells(group, objective.shapes)
     layers: dict[str, list[int]] = {}

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.find import group_of
 
 AnyMeasure = Callable[[Objective], Any]  # a number or an Estimate
 REACH = 5.0
@@ -55,11 +56,11 @@ def search(
     stay within `reach`, because the supremum of many measures is infinite.
     """
     only_objectives(objective)
-    if evaluations < 2 or not 0 < reach < math.inf:
-        raise SpiritlevelError(
-            f"evaluations={evaluations}, reach={reach}: give at least 2 and a positive number"
-        )
-    group = symmetries(objective) if group is None else group
+    doors.function("measure", measure, "an Objective, such as an entry of MEASURES")
+    doors.number("evaluations", evaluations, 2, whole=True)
+    doors.number("reach", reach, above=0)
+    tensor_doors.seeded(seed)
+    group = group_of(objective, group)
     here = number(measure(objective))
     spans = {}
     with bar(evaluations, "search along the orbit") as progress:

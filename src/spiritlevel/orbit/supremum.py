@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.base.scope import set_apart
@@ -13,7 +14,8 @@ from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.search import AnyMeasure, number, search
 from spiritlevel.spectral import eigenvalues, frobenius, trace
-from spiritlevel.symmetry import Certificate, Group, symmetries
+from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.witnesses.sharpened import Sharpened, sharpen
 
 Outcome = Literal["reached", "bounded", "not reached"]
@@ -67,15 +69,16 @@ def supremum(
     any function of an Objective, such as an entry of MEASURES.
     """
     only_objectives(objective)
-    if not 0 < target < math.inf:
-        raise SpiritlevelError(f"target={target}: give a positive number")
+    doors.number("target", target, above=0)
+    tensor_doors.seeded(seed)
     if isinstance(measure, str) and measure not in NORMS:
         raise SpiritlevelError(
             f"measure is {measure!r}; choose one of {', '.join(NORMS)}, or give a function of an "
             f"Objective, such as MEASURES[{measure!r}]"
         )
     function = NORMS[measure] if isinstance(measure, str) else measure
-    group = symmetries(objective) if group is None else group
+    doors.function("measure", function, "an Objective, such as an entry of MEASURES")
+    group = group_of(objective, group)
     here = number(function(objective))
     if here >= target:
         return Supremum("reached", target, here, "the given point", objective)

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spiritlevel.base.doors import a, file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.report.audit import audit_words
 from spiritlevel.report.claims import claims_words
@@ -30,13 +31,9 @@ PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 
 def write_report(result: Result, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Any result as one HTML page that needs nothing else: neither a model nor torch."""
-    source = page(result, title=title)
-    try:
-        path = Path(path)
-        path.write_text(source, encoding="utf-8")
-    except (OSError, TypeError) as error:
-        raise SpiritlevelError(f"path={path!r} cannot be written: {error}") from None
-    return path
+    found = file(path)
+    found.write_text(page(result, title=title), encoding="utf-8")
+    return found
 
 
 def page(result: Result, *, title: str | None = None) -> str:
@@ -46,6 +43,7 @@ def page(result: Result, *, title: str | None = None) -> str:
             f"give a result, not a {type(result).__name__}: what audit, measure, compare, claims "
             "or load returned"
         )
+    a("title", title, (str, type(None)), "a text")
     template, words = PAGES.get(result.kind, PLAIN)
     return render(template, title=title or result.title, **words(result))
 

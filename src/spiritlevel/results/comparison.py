@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import SYMBOLS, Kind
@@ -155,7 +156,8 @@ class Comparison(Result, kind="comparison", schema=3):
 
     def __getitem__(self, key: str | tuple[str, str, str]) -> Pair:
         """The pair of a measure, or of (measure, name, name) where there are more than two."""
-        name, *two = (key,) if isinstance(key, str) else key
+        a("key", key, (str, tuple), "a measure, or (measure, name, name)")
+        name, *two = (key,) if isinstance(key, str) else key or ("",)
         for pair in self.pairs:
             if pair.name == name and (not two or {pair.sharper, pair.other} == set(two)):
                 return pair
@@ -166,6 +168,7 @@ class Comparison(Result, kind="comparison", schema=3):
 
     def of(self, measure: str) -> list[Pair]:
         """All pairs of a measure."""
+        one_of("measure", measure, self.values)
         return [pair for pair in self.pairs if pair.name == measure]
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from spiritlevel.base.version import __version__
+from spiritlevel.results.loop import Done
 
 
 class Provenance(TypedDict):
@@ -32,20 +34,15 @@ class OfNetwork(Provenance):
 
 
 def provenance(
-    *,
-    seconds: float,
-    notes: Sequence[str] = (),
-    refused: Mapping[str, str] | None = None,
-    interrupted: str = "",
-    **more: Any,
+    begin: float, notes: Sequence[str] = (), done: Done[Any] | None = None, **more: Any
 ) -> Any:
-    """A Provenance, with what a kind of result says of itself besides."""
+    """A Provenance of work that began then, with what a kind of result says of itself besides."""
     return {
         **more,
-        "seconds": seconds,
+        "seconds": time.perf_counter() - begin,
         "notes": list(dict.fromkeys(notes)),
-        "refused": dict(refused or {}),
-        "interrupted": interrupted,
+        "refused": {} if done is None else done.refused,
+        "interrupted": "" if done is None else done.interrupted,
         "versions": versions(),
     }
 

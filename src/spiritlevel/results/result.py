@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from spiritlevel.base.doors import a, file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.data import plain, read
 from spiritlevel.results.grid import Grid, for_notebook, for_terminal
@@ -113,12 +114,11 @@ def by_name(rows: Sequence[N], name: str, what: str = "row") -> N:
 
 def load(path: str | os.PathLike[str]) -> Result:
     """The result that `to_json` or a command's --json wrote to a file."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise SpiritlevelError(f"path={path!r}: give the path of a file that to_json wrote")
+    a("path", path, (str, os.PathLike), "the name of a file that to_json wrote")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise SpiritlevelError(f"{path} cannot be read: {error}") from None
+        raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
     try:
         return result_from(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -128,7 +128,7 @@ def load(path: str | os.PathLike[str]) -> Result:
 def result_from(data: Any) -> Result:
     """The result that `to_dict` made into plain data."""
     if not isinstance(data, dict) or "kind" not in data or "schema" not in data:
-        raise SpiritlevelError('a result has a "kind" and a "schema"; write it with to_json')
+        raise SpiritlevelError('a result has a "kind" and a "schema"; use what to_json wrote')
     kind = KINDS.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
         raise SpiritlevelError(f"unknown kind {data['kind']!r}; there are: {', '.join(KINDS)}")
@@ -146,8 +146,5 @@ def result_from(data: Any) -> Result:
 
 def _kept(text: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
-        try:
-            Path(path).write_text(text, encoding="utf-8")
-        except (OSError, TypeError) as error:
-            raise SpiritlevelError(f"path={path!r} cannot be written: {error}") from None
+        file(path).write_text(text, encoding="utf-8")
     return text

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import number
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.progress import bar
@@ -44,6 +43,7 @@ class Density:
         The error joins the spread over the probes with what cannot be placed to either side:
         half the weight of the node next to the threshold, or of all within `resolution` of it.
         """
+        number("threshold", threshold)
         away = (self.nodes - threshold).abs()
         blurred = away <= self.resolution
         below = (self.nodes < threshold) & ~blurred
@@ -81,15 +81,14 @@ def density(
     number("steps", steps, 1, whole=True)
     number("points", points, 1, whole=True)
     if sigma is not None:
-        number("sigma", sigma, 0)
+        number("sigma", sigma, above=0)
     begin = time.perf_counter()
     steps = min(steps, operator.size)
     nodes, weights, status = _quadrature(operator, probes, steps, generator(seed))
     low, high = float(nodes.min()), float(nodes.max())
     width = sigma if sigma is not None else max(0.01 * (high - low), 1e-12 * max(abs(high), 1e-30))
     grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
-    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
-    curves = (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
+    curves = _smoothed(grid, nodes, weights, width)
     return Density(
         grid=grid,
         value=curves.mean(1),
@@ -103,6 +102,12 @@ def density(
         seconds=time.perf_counter() - begin,
         status=status,
     )
+
+
+def _smoothed(grid: Tensor, nodes: Tensor, weights: Tensor, width: float) -> Tensor:
+    """One curve per probe: a Gaussian at every node."""
+    bumps = torch.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2)
+    return (bumps * weights).sum(2) / (width * (2 * torch.pi) ** 0.5)
 
 
 def _quadrature(
@@ -141,10 +146,7 @@ def negative_eigenvalues(
 
     Rounding scatters zeros to both sides, so a threshold below the resolution is raised to it.
     """
-    if threshold < 0:
-        raise SpiritlevelError(
-            f"threshold={threshold}: give a size >= 0; it counts below its minus"
-        )
+    number("threshold", threshold, 0)  # it counts below its minus
     found = density(operator, probes=probes, steps=steps, seed=seed)
     return found.count_below(-max(threshold, 2 * found.resolution))
 

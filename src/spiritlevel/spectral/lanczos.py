@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
@@ -114,6 +115,7 @@ def _start(
     columns = noise * gaussian((operator.size, k), draws, like)
     if given is None:
         return columns, noise
+    a("start", given, Tensor, f"a tensor of shape ({operator.size}, at most k={k})")
     block = given[:, None] if given.ndim == 1 else given
     lengths = torch.linalg.vector_norm(block, dim=0, dtype=torch.float64)
     fits = block.ndim == 2 and block.shape[0] == operator.size and block.shape[1] <= k

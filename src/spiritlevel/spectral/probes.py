@@ -145,24 +145,27 @@ def probe(
         raise SpiritlevelError(
             f"budget={budget}: at least {tally.products + 2} products are needed here"
         )
-    look = least
+    try:
+        found = _drawn(tally, stop, budget, least)
+    except KeyboardInterrupt:
+        if len(tally.squares) < 2:
+            raise
+        return tally.result(Status.INTERRUPTED, "run again, or accept the error")
+    return found or tally.result(Status.BUDGET, "raise budget or rtol")
+
+
+def _drawn(tally: _Tally, stop: Stop, budget: int, look: int) -> Probes | None:
+    """Draw until a look at the probes is enough, or until the budget is spent."""
     with bar(budget, "probes") as progress:
-        try:
-            while tally.products < budget:
-                tally.draw()
-                progress.update()
-                if len(tally.squares) < look:
-                    continue
-                look = int(look * LOOKS) + 1
-                if stop(found := tally.result(Status.CONVERGED)):
-                    return found
-        except KeyboardInterrupt:
-            if len(tally.squares) < 2:
-                raise
-            return tally.result(Status.INTERRUPTED, "run again, or accept the error")
-    if stop(found := tally.result(Status.CONVERGED)):
-        return found
-    return tally.result(Status.BUDGET, "raise budget or rtol")
+        while tally.products < budget:
+            tally.draw()
+            progress.update()
+            if len(tally.squares) < look:
+                continue
+            look = int(look * LOOKS) + 1
+            if stop(found := tally.result(Status.CONVERGED)):
+                return found
+    return found if stop(found := tally.result(Status.CONVERGED)) else None
 
 
 class _Tally:

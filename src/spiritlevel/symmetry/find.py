@@ -12,25 +12,19 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.doors import one_of
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensors import generator, leaves, map_tensors
+from spiritlevel.base.tensors import generator
 from spiritlevel.objective import Objective
-from spiritlevel.objective import batches as frozen
-from spiritlevel.objective.loss import moved
-from spiritlevel.objective.loss.base import call
-from spiritlevel.objective.loss.heads import predictions
-from spiritlevel.objective.module import cast, private_copy, unwrap
-from spiritlevel.symmetry.group import EpsScale, Generator, Group
+from spiritlevel.symmetry.group import EpsScale, Generator, Group, only_groups
+from spiritlevel.symmetry.predictors import canonical_names, predictor_of
 from spiritlevel.symmetry.tracing.dead import dead_biases
 from spiritlevel.symmetry.tracing.equations import WILD, Number, compact
-from spiritlevel.symmetry.tracing.example import guessed
-from spiritlevel.symmetry.tracing.graph import Interpreter, Lookup, Predictor, capture, name_of
+from spiritlevel.symmetry.tracing.graph import Interpreter, Lookup, capture, name_of
 from spiritlevel.symmetry.tracing.parameters import parameter_scales
 from spiritlevel.symmetry.tracing.rules import RULES
 from spiritlevel.symmetry.tracing.state import Block, Eps, Scales, Statistics, Walk, arguments
 
-EXAMPLES = 2  # of the data go into the graph
 # in the order in which they name a generator that passes several
 KINDS = (
     "dead",
@@ -66,16 +60,20 @@ def symmetries(
     - `statistics`: "free" lets the running statistics of BatchNorm move along.
     - `eps`: "approximate" admits scales that the eps of a norm breaks a little.
     """
-    if statistics not in get_args(Statistics):
-        raise SpiritlevelError(f'statistics is {statistics!r}; choose "fixed" or "free"')
-    if eps not in get_args(Eps):
-        raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
+    one_of("statistics", statistics, get_args(Statistics))
+    one_of("eps", eps, get_args(Eps))
     walk = Walk(statistics, eps)
     scales = walked(walk, model, example, lambda node, name: RULES.get(name))
     group = collected(walk, scales)
     if isinstance(model, Objective):
         refuse_moved_loss(model, group)
     return group
+
+
+def group_of(objective: Objective, group: Group | None) -> Group:
+    """The group that is given, or the one that is found."""
+    only_groups(group)
+    return symmetries(objective) if group is None else group
 
 
 def refuse_moved_loss(objective: Objective, group: Group) -> None:
@@ -92,56 +90,7 @@ def walked(
     program = capture(predictor)
     names = canonical_names(predictor.model)
     scales = _propagate(walk, program, movable, names, rules, predictor.with_loss)
-    order = [n for n in names.values() if n in scales]
-    return {n: scales[n] for n in dict.fromkeys(order)}
-
-
-def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor, set[str]]:
-    """What to export, on the CPU, and the parameters that may move."""
-    if isinstance(model, Objective):
-        if example is not None:
-            raise SpiritlevelError("example is for a module; an Objective brings its own data")
-        batch = max(model.batches, key=_size_of_one)
-        if frozen.divisible(batch):
-            batch = frozen.rows(batch, slice(0, EXAMPLES))
-        copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
-        copied.train(model.mode == "train")
-        batch = map_tensors(lambda t: t.detach().cpu(), batch)
-        loss = moved(model.loss, model.dtype, torch.device("cpu"))
-        with_loss = loss.on_outputs is None
-
-        def answers(module: nn.Module, batch: Any) -> list[Tensor]:
-            if not with_loss:
-                return list(loss.returned(module, batch).values())
-            found, (total, _) = loss.together(module, batch)
-            return [*found.values(), total]
-
-        return Predictor(copied, answers, batch, with_loss), set(model.params)
-    module, _ = unwrap(model)
-    copied = cast(private_copy(module), torch.float32, torch.device("cpu")).eval()
-    if example is None:
-        example = guessed(copied)
-    example = map_tensors(lambda t: t.detach().cpu(), example)
-    example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
-    movable = {name for name, _ in module.named_parameters()}
-    return Predictor(copied, lambda m, x: predictions(call(m, x)).values(), example), movable
-
-
-def _size_of_one(batch: Any) -> float:
-    """How long the examples of a batch are; the longest reach most parameters."""
-    return sum(t.numel() for t in leaves(batch)) / max(frozen.examples(batch), 1)
-
-
-def canonical_names(model: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer -> its first name; tied ones share it."""
-    first: dict[int, str] = {}
-    found = {}
-    for name, tensor in [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]:
-        found[name] = first.setdefault(id(tensor), name)
-    return found
+    return {n: scales[n] for n in dict.fromkeys(names.values()) if n in scales}
 
 
 def _propagate(
@@ -165,16 +114,7 @@ def _propagate(
     for name, uses in places.items():
         if name in movable or statistics.intersection(uses):
             scales[name] = parameter_scales(walk, name, uses[0].meta["val"].shape, uses)
-    inputs: list[Any] = []
-    draws = generator(0)
-    for node, spec in zip(nodes, specs, strict=True):
-        own = names.get(str(spec.target).removeprefix("model.")) if spec.target else None
-        if own in scales:
-            inputs.append(scales[own])
-        elif spec.kind == InputKind.USER_INPUT:
-            inputs.append(walk.still(node.meta["val"].shape))
-        else:
-            inputs.append(_filled(_constant(program, spec), draws))
+    inputs = _inputs(walk, program, nodes, scales, names)
     dead = dead_biases(program.graph) if walk.gauge else {}
     answers = _answers(program)
     pinned = {n.name: "output" for node in answers for n in _as_returned(node)}
@@ -188,6 +128,27 @@ def _propagate(
     interpreter.run(program.graph, inputs)
     walk.node = None
     return scales
+
+
+def _inputs(
+    walk: Walk,
+    program: ExportedProgram,
+    nodes: list[fx.Node],
+    scales: dict[str, Scales],
+    names: Mapping[str, str],
+) -> list[Any]:
+    """What the graph is run on: scales of parameters, still inputs, constants."""
+    inputs: list[Any] = []
+    draws = generator(0)
+    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+        own = names.get(str(spec.target).removeprefix("model.")) if spec.target else None
+        if own in scales:
+            inputs.append(scales[own])
+        elif spec.kind == InputKind.USER_INPUT:
+            inputs.append(walk.still(node.meta["val"].shape))
+        else:
+            inputs.append(_filled(_constant(program, spec), draws))
+    return inputs
 
 
 def _answers(program: ExportedProgram) -> list[fx.Node]:

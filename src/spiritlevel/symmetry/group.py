@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import flatten
 from spiritlevel.base.tensors import generator as random_generator
@@ -102,6 +104,7 @@ class Group:
 
     def pieces(self, index: int) -> tuple[Piece, ...]:
         """What generator number `index` scales, and with which exponents."""
+        doors.place("index", index, self.dim)
         table = torch.from_numpy(self.forms[:, [index]].toarray()[:, 0])
         found = []
         for name, ids in self.placements.items():
@@ -123,6 +126,7 @@ class Group:
 
     def random(self, seed: int | torch.Generator = 0, scale: float = 0.5) -> Tensor:
         """Log-scales from N(0, scale^2), one per generator."""
+        doors.number("scale", scale)
         draws = random_generator(seed)
         return scale * torch.randn(self.dim, generator=draws, dtype=torch.float64)
 
@@ -139,6 +143,7 @@ class Group:
 
     def act(self, params: Mapping[str, Tensor], t: Tensor) -> dict[str, Tensor]:
         """exp(B t) * theta; what the group does not know stays as it is."""
+        tensor_doors.tensors("params", params, self.shapes)
         table = exponential(self.evaluate(t))
         return {
             name: _scaled(tensor, [table[i] for i in self._active.get(name, ())])
@@ -154,11 +159,17 @@ class Group:
 
     def flat_factors(self, t: Tensor, shapes: Mapping[str, torch.Size]) -> Tensor:
         """exp(B t) as one flat vector over the parameters of `shapes`, in order."""
+        doors.a("shapes", shapes, Mapping, "shapes by name, such as objective.shapes")
+        for name in doors.names("shapes", shapes):
+            shape = shapes[name]
+            doors.a("shapes", shape, torch.Size, "shapes by name, such as objective.shapes")
+            doors.one_of(f"shapes[{name!r}]", shape, [self.shapes.get(name, shape)])
         factors, one = self.factors(t), torch.ones((), dtype=torch.float64)
         return flatten({name: factors.get(name, one).expand(s) for name, s in shapes.items()})
 
     def pull(self, values: Mapping[str, Tensor]) -> Tensor:
         """B' x for named tensors x: what each generator gathers."""
+        tensor_doors.tensors("values", values, self.shapes)
         table = torch.zeros(self.forms.get_shape()[0], dtype=torch.float64)
         for name, ids in self.placements.items():
             if name in values:
@@ -170,7 +181,8 @@ class Group:
     def matrix(self, names: Iterable[str] | None = None) -> csr_matrix:
         """B itself: one row per element of the parameters, in order."""
         parts = []
-        for name in self.shapes if names is None else names:
+        for name in self.shapes if names is None else doors.names("names", names):
+            doors.one_of("names", name, self.shapes)
             shape = self.shapes[name]
             part = csr_matrix((shape.numel(), self.dim))
             for index in self.placements.get(name, ()):
@@ -183,6 +195,8 @@ class Group:
 
         Both by name, with the buffers that the group moves.
         """
+        tensor_doors.tensors("params", params, self.shapes)
+        tensor_doors.tensors("moved", moved, self.shapes)
         ratio, known = {}, {}
         missing = [n for n in self.placements if n not in params or n not in moved]
         if missing:
@@ -245,7 +259,7 @@ class Group:
 
     def restrict(self, kinds: str | Iterable[str]) -> Group:
         """The subgroup of some kinds of generators."""
-        wanted = {kinds} if isinstance(kinds, str) else set(kinds)
+        wanted = set(doors.names("kinds", kinds))
         unknown = wanted - self.kinds.keys()
         if unknown:
             raise SpiritlevelError(
@@ -257,7 +271,7 @@ class Group:
 
     def select(self, indices: Iterable[int]) -> Group:
         """The subgroup of some generators."""
-        chosen = list(indices)
+        chosen = doors.places("indices", indices, self.dim)
         generators = tuple(self.generators[i] for i in chosen)
         return replace(self, forms=self.forms[:, chosen], generators=generators)
 
@@ -278,6 +292,7 @@ class Group:
         """An element of `layerwise()` as one of this group: every channel moves as its layer."""
         keys = [(g.layer, g.kind) for g in self.generators]
         layers = list(dict.fromkeys(keys))
+        tensor_doors.tensor("element", element, len(layers))
         return torch.stack([element[layers.index(key)] for key in keys])
 
     # For people -------------------------------------------------------------------------------
@@ -305,16 +320,22 @@ class Group:
             len(self.norms),
             self.frozen,
             self.unused,
-            told or provenance(seconds=0.0),
+            told or provenance(time.perf_counter()),
         )
 
     def _checked(self, t: Tensor) -> Tensor:
-        if not isinstance(t, Tensor) or t.shape != (self.dim,):
+        usable = isinstance(t, Tensor) and t.shape == (self.dim,) and bool(t.isfinite().all())
+        if not usable:
             raise SpiritlevelError(
-                f"an element of this group is a vector of {self.dim} log-scales; "
+                f"an element of this group is a vector of {self.dim} finite log-scales; "
                 f"got {f'shape {tuple(t.shape)}' if isinstance(t, Tensor) else type(t).__name__}"
             )
         return t.detach().cpu().double()
+
+
+def only_groups(group: Any) -> None:
+    """Refuse what is no Group, but for None: then it is found."""
+    doors.a("group", group, (Group, type(None)), "a Group, such as symmetries(objective)")
 
 
 def added(terms: Iterable[Tensor]) -> Tensor:

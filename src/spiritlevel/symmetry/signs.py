@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from spiritlevel.base import tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry.find import collected, walked
 from spiritlevel.symmetry.group import Group
 from spiritlevel.symmetry.tracing import recurrent
@@ -49,7 +50,9 @@ class Signs:
 
     def act(self, params: Mapping[str, Tensor], flips: Tensor) -> dict[str, Tensor]:
         """Flip the signs of the units that `flips` names."""
-        if flips.shape != (self.dim,) or bool(((flips != 0) & (flips != 1)).any()):
+        tensor_doors.tensors("params", params, self.group.shapes)
+        tensor_doors.tensor("flips", flips, self.dim)
+        if bool(((flips != 0) & (flips != 1)).any()):
             raise SpiritlevelError(f"flips are {self.dim} numbers 0 or 1")
         exponents = self.group.log_scales(flips.double())
         result = {}
@@ -62,9 +65,11 @@ class Signs:
 
     def inverse(self, flips: Tensor) -> Tensor:
         """Every flip undoes itself."""
+        tensor_doors.tensor("flips", flips, self.dim)
         return flips.clone()
 
     def apply(self, objective: Objective, flips: Tensor) -> Objective:
+        only_objectives(objective)
         return objective.at(self.act(objective.params, flips))
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, map_tensors
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective.module import cast
-from spiritlevel.symmetry.find import predictor_of, walked
+from spiritlevel.symmetry.find import walked
 from spiritlevel.symmetry.gaps import same
+from spiritlevel.symmetry.predictors import predictor_of
 from spiritlevel.symmetry.tracing.equations import WILD, ZERO, compact
 from spiritlevel.symmetry.tracing.labels import lookup
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk
@@ -41,12 +43,13 @@ class Units:
         return torch.randperm(self.size, generator=generator(seed))
 
     def inverse(self, order: Tensor) -> Tensor:
+        self._refuse(order)
         return order.argsort()
 
     def act(self, params: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
         """Put unit order[i] in the place of unit i, everywhere."""
-        if sorted(order.tolist()) != list(range(self.size)):
-            raise SpiritlevelError(f"order has to be a permutation of {self.size} units")
+        _refuse_params(params, list(self.places.items()))
+        self._refuse(order)
         result = dict(params)
         for (name, axis), places in self.places.items():
             if name not in result:
@@ -57,7 +60,13 @@ class Units:
         return {n: t.clone() if t is params[n] else t for n, t in result.items()}
 
     def apply(self, objective: Objective, order: Tensor) -> Objective:
+        only_objectives(objective)
         return _applied(self, objective, order)
+
+    def _refuse(self, order: Tensor) -> None:
+        tensor_doors.tensor("order", order, self.size)
+        if sorted(order.tolist()) != list(range(self.size)):
+            raise SpiritlevelError(f"order has to be a permutation of {self.size} units")
 
 
 @dataclass(frozen=True)
@@ -79,17 +88,19 @@ class HeadMap:
         return len(self.up[0][1])
 
     def random(self, seed: int | torch.Generator = 0, scale: float = 0.3) -> Tensor:
+        doors.number("scale", scale)
         draws = generator(seed)
         noise = torch.randn(self.size, self.size, generator=draws, dtype=torch.float64)
         return torch.linalg.matrix_exp(scale * noise)
 
     def inverse(self, matrix: Tensor) -> Tensor:
+        self._refuse(matrix)
         return torch.linalg.inv(matrix)
 
     def act(self, params: Mapping[str, Tensor], matrix: Tensor) -> dict[str, Tensor]:
         """A on one side, its inverse transposed on the other."""
-        if matrix.shape != (self.size, self.size):
-            raise SpiritlevelError(f"the matrix has to be {self.size} x {self.size}")
+        _refuse_params(params, [*self.up, *self.down])
+        self._refuse(matrix)
         matrix = matrix.detach().cpu().double()
         result = {name: tensor.clone() for name, tensor in params.items()}
         for side, factor in ((self.up, matrix), (self.down, torch.linalg.inv(matrix).T)):
@@ -105,7 +116,25 @@ class HeadMap:
         return result
 
     def apply(self, objective: Objective, matrix: Tensor) -> Objective:
+        only_objectives(objective)
         return objective.at(self.act(objective.params, matrix))
+
+    def _refuse(self, matrix: Tensor) -> None:
+        tensor_doors.tensor("matrix", matrix, self.size, self.size)
+        if not float(torch.linalg.cond(matrix.double())) < 1 / torch.finfo(torch.float64).eps:
+            raise SpiritlevelError("matrix has no inverse; give another, such as random(seed)")
+
+
+def _refuse_params(params: Any, sides: list[tuple[Axis, Tensor]]) -> None:
+    """Tensors in which some places do not exist."""
+    tensor_doors.tensors("params", params)
+    for (name, axis), places in sides:
+        shape = tuple(params[name].shape) if name in params else None
+        if shape is not None and (len(shape) <= axis or shape[axis] <= int(places.max())):
+            raise SpiritlevelError(
+                f"params holds {name!r} of shape {shape}; give those of the model that this was "
+                "found in"
+            )
 
 
 def _applied(units: Units, objective: Objective, order: Tensor) -> Objective:

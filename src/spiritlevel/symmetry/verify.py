@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective.batches import Batch, divisible, examples
 from spiritlevel.objective.premises import taken
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
-
-if TYPE_CHECKING:
-    from spiritlevel.symmetry.group import EpsScale, Group
+from spiritlevel.symmetry.group import EpsScale, Group, only_groups
 
 RANDOM_EXAMPLES = 64
 
@@ -37,6 +36,8 @@ def verify(
     does from other differences.
     """
     only_objectives(objective, twin)
+    seeded(seed)
+    only_groups(group)
     if objective.shapes != twin.shapes:
         raise SpiritlevelError("the two objectives have other parameters: they cannot be compared")
     if not _runs_in_float64(objective):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective, only_objectives
@@ -25,7 +26,7 @@ CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
 
 def chosen(names: str | Iterable[str] | None) -> list[str]:
     """The names of these claims, or of all; an unknown one is refused."""
-    found = [names] if isinstance(names, str) else list(CLAIMS if names is None else names)
+    found = list(CLAIMS) if names is None else doors.names("names", names)
     unknown = [name for name in found if name not in CLAIMS]
     if unknown:
         raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
@@ -57,7 +58,7 @@ def claims(
         network,
         tuple(row for row, _ in done.found.values()),
         {name: svg for name, (_, svg) in done.found.items() if svg},
-        provenance(seconds=time.perf_counter() - begin, interrupted=done.interrupted),
+        provenance(begin, done=done),
     )
 
 

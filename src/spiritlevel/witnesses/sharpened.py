@@ -8,17 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.base.operator import Operator
+from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import tensor
 from spiritlevel.base.tensors import flatten
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.results.provenance import Provenance
 from spiritlevel.results.symmetry import Sharpening
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.symmetry import Certificate, Group, symmetries
+from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.group import added
 
 CANDIDATES = 4
@@ -117,7 +120,7 @@ def sharpen(
     to the target in closed form (Dinh et al., 2017). Factors are powers of two: they
     round nothing, not even in float32. `operator` is the Hessian, where it is known already.
     """
-    _check_target(objective, target)
+    _refuse(objective, target, operator)
     layers = _layers(objective, group)
     operator = hessian(objective) if operator is None else operator
     pairs = eigenpairs(operator)
@@ -132,20 +135,17 @@ def sharpen(
     needed = math.log2(max(target / curvature, 1.0)) / 2 * (1 + 1e-12)
     t = layers.identity()
     t[lever.index] = -_binary(needed, lever.exponent)
-    twin = layers.apply(objective, t)
-    if not all(bool(p.isfinite().all()) for p in twin.params.values()):
-        raise SpiritlevelError(f"target={target:g} is beyond the range of {objective.dtype}")
+    twin = _within_range(layers.apply(objective, t), target)
     # u lies where every exponent is the same, so u'D^-1 H D^-1 u is known without a new product
     reached = curvature * math.exp(-2 * lever.exponent * float(t[lever.index]))
-    return Sharpened(
-        twin,
-        layers.verify(objective, twin).require(),
-        pairs[0],
-        reached,
-        u,
-        t,
-        layers.generators[lever.index].name,
-    )
+    proof, name = layers.verify(objective, twin).require(), layers.generators[lever.index].name
+    return Sharpened(twin, proof, pairs[0], reached, u, t, name)
+
+
+def _within_range(twin: Objective, target: float) -> Objective:
+    if not all(bool(p.isfinite().all()) for p in twin.params.values()):
+        raise SpiritlevelError(f"target={target:g} is beyond the range of {twin.dtype}")
+    return twin
 
 
 @set_apart()
@@ -163,12 +163,8 @@ def sharpen_many(
     semi-definite. The spectrum is that of D^-1 H D^-1, without differentiating again. `dense` is
     the Hessian itself, where it is known already.
     """
-    _check_target(objective, target)
-    if objective.size > DENSE:
-        raise SpiritlevelError(
-            f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
-            f"(at most {DENSE}); choose some with params=, or use sharpen()"
-        )
+    _refuse(objective, target, None)
+    _refuse_dense(objective, dense)
     layers = _layers(objective, group)
     exact = objective.to(torch.float64)
     dense = hessian(exact, compile=False).dense() if dense is None else dense
@@ -202,8 +198,7 @@ def zero_in_ball(objective: Objective, epsilon: float, *, group: Group | None = 
     the eps-sharpness is at least (L(zero) - L) / (1 + L) (Dinh et al., 2017).
     """
     only_objectives(objective)
-    if not 0 < epsilon < math.inf:
-        raise SpiritlevelError(f"epsilon={epsilon}: give a positive radius")
+    number("epsilon", epsilon, above=0)
     layers = _layers(objective, group)
     value, found = objective.value(), None
     for lever in _levers(layers, objective):
@@ -245,15 +240,31 @@ def count_above(dense: Tensor, factors: Tensor, target: float) -> int:
     return int((torch.linalg.eigvalsh(shifted) > 0).sum())
 
 
-def _check_target(objective: Objective, target: float) -> None:
+def _refuse(objective: Objective, target: float, operator: Operator | None) -> None:
     only_objectives(objective)
-    if not isinstance(target, (int, float)) or not 0 < target < math.inf:
-        raise SpiritlevelError(f"target={target}: give a positive number")
+    number("target", target, above=0)
+    if operator is not None:
+        only_operators(operator)
+        if operator.size != objective.size:
+            raise SpiritlevelError(
+                f"operator is of size {operator.size}; give the Hessian of this objective, of "
+                f"{objective.size} parameters"
+            )
+
+
+def _refuse_dense(objective: Objective, dense: Tensor | None) -> None:
+    if objective.size > DENSE:
+        raise SpiritlevelError(
+            f"sharpen_many needs the whole spectrum: {objective.size} parameters are too many "
+            f"(at most {DENSE}); choose some with params=, or use sharpen()"
+        )
+    if dense is not None:
+        tensor("dense", dense, objective.size, objective.size)
 
 
 def _layers(objective: Objective, group: Group | None) -> Group:
     """One factor per layer, or an error that says why there is none."""
-    group = symmetries(objective) if group is None else group
+    group = group_of(objective, group)
     if not group.dim:
         reasons = ", ".join(dict.fromkeys(str(b) for b in group.blocks)) or "the graph"
         raise SpiritlevelError(

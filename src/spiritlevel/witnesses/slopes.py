@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.witnesses.enclosure import largest_gradient
 
 SAMPLES, CLIMBS = 16, 3
@@ -67,10 +70,13 @@ def lipschitz(
     gradient there is nothing to grow: take another one.
     """
     only_objectives(objective)
-    if not radius > 0 or not all(s > 0 for s in scales):
-        raise SpiritlevelError(f"give positive numbers; got radius={radius}, scales={scales}")
+    number("radius", radius, above=0)
+    seeded(seed)
+    a("scales", scales, (list, tuple), "a list of positive numbers")
+    for scale in scales or [None]:
+        number("scales", scale, above=0)
     exact = objective.to(torch.float64)
-    layers = (symmetries(objective) if group is None else group).layerwise()
+    layers = group_of(objective, group).layerwise()
     index, unit = _steepest(exact, layers)
     slope = exact.gradient().cpu()
     measured, by_law = [], []

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import format_value
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.witnesses.enclosure import largest_loss
 
 BISECTIONS = 24
@@ -106,7 +108,9 @@ class InfiniteVolume:
 
 def scale_factor(norm: float, radius: float) -> float:
     """alpha = 2 (R + r) / (R - r): images of a box of radius r by alpha^k are disjoint."""
-    if not 0 < radius < norm:
+    doors.number("norm", norm, above=0)
+    doors.number("radius", radius, above=0)
+    if not radius < norm:
         raise SpiritlevelError(
             f"the box must leave the layer away from zero: 0 < r < R; got r={radius}, R={norm}"
         )
@@ -116,6 +120,7 @@ def scale_factor(norm: float, radius: float) -> float:
 def box_intervals(norm: float, radius: float, boxes: int) -> tuple[tuple[float, float], ...]:
     """]alpha^k (R - r), alpha^k (R + r)[: where the largest weight lies in box k."""
     alpha = scale_factor(norm, radius)
+    doors.number("boxes", boxes, 1, whole=True)
     return tuple((alpha**k * (norm - radius), alpha**k * (norm + radius)) for k in range(boxes))
 
 
@@ -126,6 +131,11 @@ def box_log_volumes(
 
     The rescaling has the determinant alpha^g, g = n1 - n2: the boxes are equal only if n1 = n2.
     """
+    doors.number("size", size, 1, whole=True)
+    doors.number("radius", radius, above=0)
+    doors.number("alpha", alpha, above=0)
+    doors.number("growth", growth)
+    doors.number("boxes", boxes, 1, whole=True)
     volumes = size * math.log(2 * radius) + torch.arange(boxes).double() * growth * math.log(alpha)
     return tuple(volumes.tolist()), tuple(volumes.logcumsumexp(0).tolist())
 
@@ -161,33 +171,36 @@ def infinite_volume(
     the volume of the set is infinite (Dinh et al., 2017). Computed in float64.
     """
     only_objectives(objective)
-    if not epsilon > 0 or boxes < 2 or corners < 1:
-        raise SpiritlevelError(
-            "give epsilon > 0, two boxes or more and a corner or more; "
-            f"got epsilon={epsilon}, boxes={boxes}, corners={corners}"
-        )
+    doors.number("epsilon", epsilon, above=0)
+    doors.number("boxes", boxes, 2, whole=True)
+    doors.number("corners", corners, 1, whole=True)
+    tensor_doors.seeded(seed)
     exact = objective.to(torch.float64)
-    layers = (symmetries(objective) if group is None else group).layerwise()
+    layers = group_of(objective, group).layerwise()
     direction = _direction(exact, layers)
     radius, proved = _radius(exact, epsilon, direction.norm, seed)
-    alpha = scale_factor(direction.norm, radius)
-    volumes, totals = box_log_volumes(exact.size, radius, alpha, direction.growth, boxes)
     found = InfiniteVolume(
         epsilon=epsilon,
         value=exact.value(),
-        radius=radius,
-        norm=direction.norm,
-        alpha=alpha,
-        growth=direction.growth,
         generator=layers.generators[direction.index].name,
         proved=proved,
-        intervals=box_intervals(direction.norm, radius, boxes),
-        log_volumes=volumes,
-        log_totals=totals,
+        **_laid_out(exact.size, direction, radius, boxes),
         attacked=worst_in_box(exact, radius, seed + 1),
         **_look(exact, layers, direction, radius, boxes, corners, seed),
     )
     return _judged(found)
+
+
+def _laid_out(size: int, direction: _Direction, radius: float, boxes: int) -> dict[str, Any]:
+    """What is known of the boxes in closed form."""
+    norm, growth = direction.norm, direction.growth
+    alpha = scale_factor(norm, radius)
+    volumes, totals = box_log_volumes(size, radius, alpha, growth, boxes)
+    return {
+        **{"radius": radius, "norm": norm, "alpha": alpha, "growth": growth},
+        "intervals": box_intervals(norm, radius, boxes),
+        **{"log_volumes": volumes, "log_totals": totals},
+    }
 
 
 def _judged(found: InfiniteVolume) -> InfiniteVolume:
@@ -244,6 +257,11 @@ def worst_in_box(
 
     From the centre and from random corners; a search, which proves nothing. It ends at `enough`.
     """
+    only_objectives(objective)
+    doors.number("radius", radius, above=0)
+    tensor_doors.seeded(seed)
+    if not isinstance(enough, float) or not math.isinf(enough):
+        doors.number("enough", enough)
     center, draws, best = objective.vector, generator(seed), -math.inf
     starts = [torch.zeros_like(center)]
     starts += [radius * rademacher(objective.size, draws, center) for _ in range(CLIMBS)]

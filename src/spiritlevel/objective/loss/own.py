@@ -37,22 +37,12 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
         return scalar(result, "what loss(model, batch) returns") * count, count
 
     def together(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
-        """The predictions of every call of the model that the loss makes."""
-        caught: list[Any] = []
-        handle = model.register_forward_hook(lambda module, args, out: caught.append(out))
-        try:
-            found = total(model, batch)
-        finally:
-            handle.remove()
-        if not caught:  # a loss that calls parts of the model only
-            caught = [call(model, batch[0] if isinstance(batch, (tuple, list)) else batch)]
+        caught, found = _overheard(total, model, batch)
         several = [predictions(chosen(out, heads)) for out in caught]
         if len(several) == 1:
             return several[0], found
-        named = {
-            f"call {i} {n}".strip(): t for i, one in enumerate(several) for n, t in one.items()
-        }
-        return named, found
+        numbered = [(f"call {i} {n}", t) for i, one in enumerate(several) for n, t in one.items()]
+        return {name.strip(): t for name, t in numbered}, found
 
     def outputs(model: nn.Module, batch: Batch) -> Tensor:
         try:  # without the loss, where the model takes the batch by itself
@@ -68,6 +58,21 @@ def of_function(loss: Callable[..., Any], heads: Heads | None) -> Loss:
         outputs,
         joins_examples=True,
     )
+
+
+def _overheard(
+    total: Callable[[nn.Module, Batch], Total], model: nn.Module, batch: Batch
+) -> tuple[list[Any], Total]:
+    """What every call of the model returns that the loss makes, and the loss."""
+    caught: list[Any] = []
+    handle = model.register_forward_hook(lambda module, args, out: caught.append(out))
+    try:
+        found = total(model, batch)
+    finally:
+        handle.remove()
+    if not caught:  # a loss that calls parts of the model only
+        caught = [call(model, batch[0] if isinstance(batch, (tuple, list)) else batch)]
+    return caught, found
 
 
 def of_model(model: nn.Module, batches: list[Batch], heads: Heads | None) -> Loss:
