@@ -18,7 +18,7 @@ from spiritlevel.base.tensors import generator, leaves, map_tensors
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.loss import moved
-from spiritlevel.objective.loss.base import call
+from spiritlevel.objective.loss.base import Loss, call
 from spiritlevel.objective.loss.heads import predictions
 from spiritlevel.objective.module import cast, private_copy, unwrap
 from spiritlevel.symmetry.group import EpsScale, Generator, Group
@@ -27,7 +27,6 @@ from spiritlevel.symmetry.tracing.equations import WILD, Number, compact
 from spiritlevel.symmetry.tracing.example import guessed
 from spiritlevel.symmetry.tracing.graph import Interpreter, Lookup, Predictor, capture, name_of
 from spiritlevel.symmetry.tracing.parameters import parameter_scales
-from spiritlevel.symmetry.tracing.rules import RULES
 from spiritlevel.symmetry.tracing.state import Block, Eps, Scales, Statistics, Walk, arguments
 
 EXAMPLES = 2  # of the data go into the graph
@@ -71,7 +70,7 @@ def symmetries(
     if eps not in get_args(Eps):
         raise SpiritlevelError(f'eps is {eps!r}; choose "exact" or "approximate"')
     walk = Walk(statistics, eps)
-    scales = walked(walk, model, example, lambda node, name: RULES.get(name))
+    scales = walked(walk, model, example, lambda node, operation: operation.scales)
     group = collected(walk, scales)
     if isinstance(model, Objective):
         refuse_moved_loss(model, group)
@@ -104,10 +103,8 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         batch = max(model.batches, key=_size_of_one)
         if frozen.divisible(batch):
             batch = frozen.rows(batch, slice(0, EXAMPLES))
-        copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
-        copied.train(model.mode == "train")
+        copied, loss = on_cpu(model)
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
-        loss = moved(model.loss, model.dtype, torch.device("cpu"))
         with_loss = loss.on_outputs is None
 
         def answers(module: nn.Module, batch: Any) -> list[Tensor]:
@@ -125,6 +122,13 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
     movable = {name for name, _ in module.named_parameters()}
     return Predictor(copied, lambda m, x: predictions(call(m, x)).values(), example), movable
+
+
+def on_cpu(objective: Objective) -> tuple[nn.Module, Loss]:
+    """Copies of the model and the loss of an objective, where graphs are made."""
+    model = cast(private_copy(objective.module), objective.dtype, torch.device("cpu"))
+    model.train(objective.mode == "train")
+    return model, moved(objective.loss, objective.dtype, torch.device("cpu"))
 
 
 def _size_of_one(batch: Any) -> float:
@@ -184,8 +188,8 @@ def _propagate(
         penalized = [n for n, uses in places.items() if n in scales and reached.intersection(uses)]
         if penalized:
             walk.blocks.append(Block("loss", "", tuple(sorted(penalized))))
-    interpreter = Interpreter(walk, program.graph_module, dead, rules, pinned)
-    interpreter.run(program.graph, inputs)
+    interpreter = Interpreter(walk, dead, rules, pinned)
+    interpreter.run(program.graph_module, inputs)
     walk.node = None
     return scales
 
