@@ -19,8 +19,9 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
+from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
-from spiritlevel.symmetry.find import canonical_names, on_cpu
+from spiritlevel.symmetry.find import EXAMPLES, canonical_names, on_cpu
 from spiritlevel.symmetry.tracing.graph import (
     Predictor,
     Traversal,
@@ -51,7 +52,7 @@ def path_norm(instruments: Instruments) -> Estimate:
 def path_norm_of(objective: Objective) -> float:
     """The path norm in float64."""
     exact = objective.to(torch.float64)
-    batch = exact.few(1)
+    batch = exact.few(EXAMPLES)
     if not any(t.is_floating_point() for t in leaves(_inputs(batch))):
         raise SpiritlevelError("the path norm needs inputs that are numbers, not tokens")
     if any(is_parametrized(m) for m in exact.module.modules()):
@@ -68,7 +69,8 @@ def path_norm_of(objective: Objective) -> float:
         return squared(found)
 
     _check_linear(run)
-    total = float(run(torch.ones_like).sum())
+    copies = frozen.examples(batch) if frozen.divisible(batch) else 1
+    total = float(run(torch.ones_like).sum()) / copies
     if not math.isfinite(total):
         raise SpiritlevelError("the path norm overflows: the weights are too large")
     return math.sqrt(total)
