@@ -118,8 +118,8 @@ ELEMENTWISE = {
     **_all("exp sigmoid", _bends(interval=increasing, writes=True)),
     **_all("expm1 log log1p logsumexp softplus", _bends(interval=increasing)),
     **_all(
-        "celu cos elu gelu hardswish logsigmoid mish selu silu softsign tanhshrink "
-        "gru gru_cell lstm lstm_cell", _bends(),
+        "celu cos elu gelu hardswish log_sigmoid mish selu silu gru gru_cell lstm lstm_cell",
+        _bends(),
     ),
     "logaddexp": Operation(interval=increasing),
     # powers
