@@ -21,14 +21,6 @@ from spiritlevel.objective.loss.bends import combined, matrix, root
 MOST_OUTPUTS = 128  # of one example
 CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
 DRAWS = 16  # of a sampled diagonal, over all batches
-PRODUCTS = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "addmm", "mm"}
-PIECEWISE_LINEAR = PRODUCTS | set(
-    "relu relu_ leaky_relu leaky_relu_ batch_norm dropout dropout2d max_pool1d max_pool2d "
-    "max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_avg_pool3d flatten view reshape permute transpose contiguous squeeze unsqueeze cat "
-    "stack add add_ __add__ __iadd__ __radd__ sum mean pad __getitem__ __get__ size dim numel "
-    "__len__ chunk split clone to float double is_floating_point".split()
-)
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 

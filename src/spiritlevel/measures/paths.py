@@ -8,19 +8,30 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.nn.utils.parametrize import is_parametrized
-from torch.overrides import TorchFunctionMode
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
-from spiritlevel.curvature.diagonals import PIECEWISE_LINEAR
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
+from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
+from spiritlevel.symmetry.predictors import EXAMPLES, canonical_names, on_cpu
+from spiritlevel.symmetry.tracing.graph import (
+    Predictor,
+    Traversal,
+    by_name,
+    capture,
+    in_order,
+    name_of,
+)
+from spiritlevel.symmetry.tracing.registry import known
+from spiritlevel.symmetry.tracing.squares import Squares, moves, squared
 
 LINEAR = 1e-5  # relative: how far from additive a network of squares may be
 
@@ -41,22 +52,25 @@ def path_norm(instruments: Instruments) -> Estimate:
 def path_norm_of(objective: Objective) -> float:
     """The path norm in float64."""
     exact = objective.to(torch.float64)
-    batch = exact.few(1)
+    batch = exact.few(EXAMPLES)
     if not any(t.is_floating_point() for t in leaves(_inputs(batch))):
         raise SpiritlevelError("the path norm needs inputs that are numbers, not tokens")
     if any(is_parametrized(m) for m in exact.module.modules()):
         raise SpiritlevelError("the path norm needs plain weights, not parametrized modules")
-    held = {**dict(exact.module.named_parameters()), **exact.params}
-    squares = {name: p.detach().square() for name, p in held.items()}
-    mode = _Squared({id(squares[name]): p for name, p in held.items()})
+    model, loss = on_cpu(exact)
+    predictor = Predictor(model, lambda m, b: [loss.outputs(m, b)], map_tensors(Tensor.cpu, batch))
+    program = capture(predictor)
+    held = _held(exact, program, canonical_names(model))
 
     def run(make: Callable[[Tensor], Tensor]) -> Tensor:
-        filled = map_tensors(lambda t: make(t) if t.is_floating_point() else t, batch)
-        with mode:
-            return exact.outputs(squares, filled)
+        data = iter(leaves(predictor.example))
+        inputs = [_signal(next(data), make) if value is None else value for value in held]
+        (found,) = _Squared().run(program.graph_module, inputs)
+        return squared(found)
 
     _check_linear(run)
-    total = float(run(torch.ones_like).sum())
+    copies = frozen.examples(batch) if frozen.divisible(batch) else 1
+    total = float(run(torch.ones_like).sum()) / copies
     if not math.isfinite(total):
         raise SpiritlevelError("the path norm overflows: the weights are too large")
     return math.sqrt(total)
@@ -64,6 +78,26 @@ def path_norm_of(objective: Objective) -> float:
 
 def _inputs(batch: Batch) -> Any:
     return batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+def _signal(data: Tensor, make: Callable[[Tensor], Tensor]) -> Squares | Tensor:
+    return Squares(make(data)) if data.is_floating_point() else data
+
+
+def _held(exact: Objective, program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+    """What goes into the graph: weights squared, other tensors as they are, None for the data."""
+    point = {**dict(exact.module.named_parameters()), **exact.buffers, **exact.params}
+    found: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            found.append(None)
+            continue
+        own = names.get(str(spec.target).removeprefix("model."))
+        constant: Any = program.constants.get(str(spec.target))
+        value = (constant if own is None else point[own]).detach().cpu()
+        weight = spec.kind == InputKind.PARAMETER
+        found.append(Squares(value.square(), value) if weight else value)
+    return found
 
 
 def _check_linear(run: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
@@ -93,110 +127,25 @@ def _check_linear(run: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
         )
 
 
-class _Squared(TorchFunctionMode):
-    """Runs a network whose parameters are squares, with its other coefficients squared too."""
+class _Squared(Traversal):
+    """The network with all its coefficients squared: what its inputs become, by paths."""
 
-    def __init__(self, originals: dict[int, Tensor]) -> None:
-        super().__init__()
-        self.originals = originals
+    moving = (Squares,)
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.batch_norm:
-            return self._folded(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name not in _KNOWN and name not in _POOLS and name not in _SCALED:
+    def passed(self, node: fx.Node, args: Any, kwargs: Any, given: dict[str, Any]) -> Any:
+        operation = known(name_of(node))
+        try:
+            if operation.moves is not None:
+                found = moves(operation.moves(node), args, kwargs)
+            elif operation.paths is not None:
+                found = operation.paths(node, *in_order(node, given), **by_name(node, given))
+            else:
+                raise NotImplementedError
+            if not all(v.value.is_floating_point() for v in self.moved(found)):
+                raise NotImplementedError  # whole numbers are rounded ones
+        except NotImplementedError:
             raise SpiritlevelError(
-                f"the path norm knows networks of weights, sums and rectifiers; {name} is no such"
-            )
-        if name.startswith(("add", "__add")) and kwargs.get("alpha", 1) != 1:
-            raise SpiritlevelError("the path norm knows no sum with alpha")
-        if name in _POOLS:
-            return _POOLS[name](*args, **kwargs)
-        if name == "mean":
-            found = func(*args, **kwargs)
-            return found * (found.numel() / args[0].numel())
-        if name in _SCALED:
-            if all(isinstance(a, Tensor) for a in args[:2]):
-                raise SpiritlevelError("the path norm knows products with numbers and with weights")
-            args = tuple(a**2 if isinstance(a, (int, float)) else a for a in args)
-        return func(*args, **kwargs)
-
-    def _folded(
-        self,
-        x: Tensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if training or mean is None or var is None:
-            raise SpiritlevelError('the path norm has no batch statistics: use mode="eval"')
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        scale = (var + eps).rsqrt()
-        if weight is not None:
-            scale = scale * self.originals.get(id(weight), weight)
-        shift = -mean * scale
-        if bias is not None:
-            shift = shift + self.originals.get(id(bias), bias)
-        return x * scale.square().reshape(shape) + shift.square().reshape(shape)
-
-
-def _summed(dims: int) -> Callable[..., Tensor]:
-    """The sum over each window instead of the maximum."""
-    average = getattr(F, f"avg_pool{dims}d")
-
-    def pool(
-        x: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Tensor:
-        if dilation not in (1, (1,) * dims) or ceil_mode or return_indices:
-            raise SpiritlevelError("the path norm knows no dilated or ceiled maximum")
-        size = kernel_size if isinstance(kernel_size, int) else math.prod(kernel_size)
-        area = size**dims if isinstance(kernel_size, int) else size
-        return average(x, kernel_size, stride or kernel_size, padding) * area
-
-    return pool
-
-
-def _averaged(dims: int) -> Callable[..., Tensor]:
-    """An average with squared coefficients."""
-    average = getattr(F, f"avg_pool{dims}d")
-
-    def pool(x: Tensor, kernel_size: Any, *rest: Any, **options: Any) -> Tensor:
-        area = kernel_size**dims if isinstance(kernel_size, int) else math.prod(kernel_size)
-        return average(x, kernel_size, *rest, **options) / area
-
-    return pool
-
-
-def _adaptive(dims: int) -> Callable[..., Tensor]:
-    average = getattr(F, f"adaptive_avg_pool{dims}d")
-
-    def pool(x: Tensor, output_size: Any) -> Tensor:
-        found = average(x, output_size)
-        windows = [a / b for a, b in zip(x.shape[-dims:], found.shape[-dims:], strict=True)]
-        if any(w != int(w) for w in windows):
-            raise SpiritlevelError("the path norm knows adaptive pooling into equal windows only")
-        return found / math.prod(windows)
-
-    return pool
-
-
-_SCALED = {"mul", "mul_", "div", "div_", "__mul__", "__rmul__", "__truediv__", "true_divide"}
-_KNOWN = PIECEWISE_LINEAR | {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
-_POOLS: dict[str, Callable[..., Tensor]] = {
-    **{f"{'_' * under}max_pool{d}d": _summed(d) for d in (1, 2, 3) for under in (0, 1)},
-    **{f"avg_pool{d}d": _averaged(d) for d in (1, 2, 3)},
-    **{f"adaptive_avg_pool{d}d": _adaptive(d) for d in (1, 2, 3)},
-}
+                "the path norm knows networks of weights, sums and rectifiers; "
+                f"{name_of(node)} is no such"
+            ) from None
+        return found

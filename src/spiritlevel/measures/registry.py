@@ -123,6 +123,8 @@ def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
     """The names, all of them known, each once; `single` ones are one number each."""
     if isinstance(names, str):
         raise SpiritlevelError(f"measures is {names!r}; give a list of names: [{names!r}]")
+    if isinstance(names, Sequence) and not names:
+        raise SpiritlevelError(f"no measure is named; there are: {', '.join(MEASURES)}")
     for name in doors.names("measures", names):
         if name not in MEASURES:
             raise SpiritlevelError(f"unknown measure {name!r}; there are: {', '.join(MEASURES)}")

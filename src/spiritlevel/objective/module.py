@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.func import functional_call
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -21,6 +23,18 @@ class Scope(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        names = Counter(part for _, part in model.named_modules(remove_duplicate=False))
+        shared = [part for part, count in names.items() if count > 1]
+        places: list[dict[str, Any]] = [d for p in shared for d in (p._parameters, p._buffers)]
+        self._held = [(held, dict(held)) for held in places]
+
+    def at(self, state: Mapping[str, Tensor], action: Callable[..., Any], batch: Any) -> Any:
+        """The action with other tensors in the model, which gets its own ones back."""
+        try:
+            return functional_call(self, dict(state), (action, batch))
+        finally:  # torch leaves the given tensors in a module that has several names
+            for held, own in self._held:
+                held.update(own)
 
     def forward(self, action: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         return action(self.model, batch)

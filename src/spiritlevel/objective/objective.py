@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -366,9 +366,9 @@ class Objective:
             state |= {f"model.{k}": b.clone() for k, b in self.buffers.items()}
         batch = self.here(batch)
         if self.seed is None and not torch.is_autocast_enabled(self.device.type):
-            return functional_call(self._scope, state, (action, batch))
+            return self._scope.at(state, action, batch)
         with fixed_rng(self.seed), torch.autocast(self.device.type, enabled=False):
-            return functional_call(self._scope, state, (action, batch))
+            return self._scope.at(state, action, batch)
 
     def _through_coordinates(self, params: Params) -> Tensor:
         theta = flatten({name: params[name] for name in self.shapes})

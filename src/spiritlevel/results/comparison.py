@@ -21,7 +21,7 @@ from spiritlevel.results.provenance import Provenance, interruption, remarks, ve
 from spiritlevel.results.result import Result
 
 
-class Answer(enum.Enum):
+class Answer(str, enum.Enum):
     """What a difference between two networks is worth."""
 
     SURVIVES = "survives"

@@ -22,7 +22,6 @@ from spiritlevel.symmetry.tracing.dead import dead_biases
 from spiritlevel.symmetry.tracing.equations import WILD, Number, compact
 from spiritlevel.symmetry.tracing.graph import Interpreter, Lookup, capture, name_of
 from spiritlevel.symmetry.tracing.parameters import parameter_scales
-from spiritlevel.symmetry.tracing.rules import RULES
 from spiritlevel.symmetry.tracing.state import Block, Eps, Scales, Statistics, Walk, arguments
 
 # in the order in which they name a generator that passes several
@@ -63,7 +62,7 @@ def symmetries(
     one_of("statistics", statistics, get_args(Statistics))
     one_of("eps", eps, get_args(Eps))
     walk = Walk(statistics, eps)
-    scales = walked(walk, model, example, lambda node, name: RULES.get(name))
+    scales = walked(walk, model, example, lambda node, operation: operation.scales)
     group = collected(walk, scales)
     if isinstance(model, Objective):
         refuse_moved_loss(model, group)
@@ -124,8 +123,8 @@ def _propagate(
         penalized = [n for n, uses in places.items() if n in scales and reached.intersection(uses)]
         if penalized:
             walk.blocks.append(Block("loss", "", tuple(sorted(penalized))))
-    interpreter = Interpreter(walk, program.graph_module, dead, rules, pinned)
-    interpreter.run(program.graph, inputs)
+    interpreter = Interpreter(walk, dead, rules, pinned)
+    interpreter.run(program.graph_module, inputs)
     walk.node = None
     return scales
 

@@ -12,7 +12,7 @@ from spiritlevel.base.tensors import leaves, map_tensors
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.loss import moved
-from spiritlevel.objective.loss.base import call
+from spiritlevel.objective.loss.base import Loss, call
 from spiritlevel.objective.loss.heads import predictions
 from spiritlevel.objective.module import cast, private_copy, unwrap
 from spiritlevel.symmetry.tracing.example import guessed
@@ -29,10 +29,8 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         batch = max(model.batches, key=_size_of_one)
         if frozen.divisible(batch):
             batch = frozen.rows(batch, slice(0, EXAMPLES))
-        copied = cast(private_copy(model.module), model.dtype, torch.device("cpu"))
-        copied.train(model.mode == "train")
+        copied, loss = on_cpu(model)
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
-        loss = moved(model.loss, model.dtype, torch.device("cpu"))
         with_loss = loss.on_outputs is None
 
         def answers(module: nn.Module, batch: Any) -> list[Tensor]:
@@ -52,6 +50,13 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
     example = map_tensors(lambda t: t.float() if t.is_floating_point() else t, example)
     movable = {name for name, _ in module.named_parameters()}
     return Predictor(copied, lambda m, x: predictions(call(m, x)).values(), example), movable
+
+
+def on_cpu(objective: Objective) -> tuple[nn.Module, Loss]:
+    """Copies of the model and the loss of an objective, where graphs are made."""
+    model = cast(private_copy(objective.module), objective.dtype, torch.device("cpu"))
+    model.train(objective.mode == "train")
+    return model, moved(objective.loss, objective.dtype, torch.device("cpu"))
 
 
 def _size_of_one(batch: Any) -> float:

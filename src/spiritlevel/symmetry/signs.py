@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from spiritlevel.base import tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -16,23 +16,7 @@ from spiritlevel.base.tensors import generator
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry.find import collected, walked
 from spiritlevel.symmetry.group import Group
-from spiritlevel.symmetry.tracing import recurrent
-from spiritlevel.symmetry.tracing.rules import RULES, Rule, passes
-from spiritlevel.symmetry.tracing.state import Scales, Walk
-
-ODD = frozenset(["tanh", "sin", "asinh", "sinh", "atan", "tan", "erf", "softshrink", "hardshrink"])
-# Rules that hold for negative factors too: sums, products, and what is blocked anyway.
-LINEAR = frozenset(
-    "neg dropout native_dropout feature_dropout clone to _to_copy contiguous detach alias "
-    "lift_fresh_copy add sub rsub mul multiply div divide addcmul square reciprocal glu softmax "
-    "_softmax log_softmax _log_softmax sum mean cumsum avg_pool1d avg_pool2d avg_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d pad constant_pad_nd zeros_like "
-    "ones_like full_like new_zeros new_ones zero copy fill slice_scatter select_scatter index_put "
-    "linear matmul mm bmm mv dot vdot addmm baddbmm einsum conv1d "
-    "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d embedding index "
-    "index_select gather scaled_dot_product_attention layer_norm rms_norm group_norm "
-    "instance_norm batch_norm _native_batch_norm_legit_no_training".split()
-)
+from spiritlevel.symmetry.tracing.state import Walk
 
 
 @dataclass(frozen=True)
@@ -77,26 +61,11 @@ class Signs:
 def sign_flips(model: nn.Module | Objective, example: Any = None) -> Signs:
     """Units whose sign can be flipped: between linear maps and odd activations, f(-x) = -f(x)."""
     walk = Walk(signed=True)
-    group = collected(walk, walked(walk, model, example, _rule))
+    scales = walked(walk, model, example, lambda node, operation: operation.signs)
+    group = collected(walk, scales)
     whole = [i for i in range(group.dim) if _whole(group, i)]
     return Signs(group.select(whole))
 
 
 def _whole(group: Group, index: int) -> bool:
     return all(bool((p.exponents == p.exponents.round()).all()) for p in group.pieces(index))
-
-
-def _rule(node: fx.Node, name: str) -> Rule | None:
-    if name in ODD:
-        return passes
-    if name == "hardtanh":
-        return _clipped
-    if name in ("rnn_tanh", "rnn_tanh_cell"):
-        return recurrent.rnn if name == "rnn_tanh" else recurrent.rnn_cell
-    return RULES[name] if name in LINEAR else None
-
-
-def _clipped(walk: Walk, self: Any, min_val: float, max_val: float) -> Scales:
-    if min_val != -max_val:
-        raise NotImplementedError
-    return passes(walk, self)

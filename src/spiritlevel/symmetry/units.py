@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -19,7 +19,8 @@ from spiritlevel.symmetry.find import walked
 from spiritlevel.symmetry.gaps import same
 from spiritlevel.symmetry.predictors import predictor_of
 from spiritlevel.symmetry.tracing.equations import WILD, ZERO, compact
-from spiritlevel.symmetry.tracing.labels import lookup
+from spiritlevel.symmetry.tracing.labels import elementwise
+from spiritlevel.symmetry.tracing.record import Operation, Rule
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk
 from spiritlevel.symmetry.verify import verify
 
@@ -215,7 +216,7 @@ def _labelled(
 ) -> tuple[dict[str, list[Tensor]], list[Heads]]:
     """The label of every place along every axis of the parameters, and the attention heads."""
     walk = Walk(statistics="free", gauge=False)
-    scales = walked(walk, model, example, lookup)
+    scales = walked(walk, model, example, _label_rule)
     labels = {name: _axes(walk, value) for name, value in scales.items()}
 
     def settled(ids: Tensor | None) -> Tensor | None:
@@ -225,6 +226,12 @@ def _labelled(
         Heads(h.module, settled(h.query), settled(h.key), settled(h.value)) for h in walk.heads
     ]
     return labels, heads
+
+
+def _label_rule(node: fx.Node, operation: Operation) -> Rule | None:
+    """The rule for labels: of the operation itself, or of every elementwise one."""
+    by_element = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return operation.labels or (elementwise if by_element else None)
 
 
 def _axes(walk: Walk, value: Scales) -> list[Tensor]:

@@ -17,23 +17,17 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import fixed_rng, without_fastpath
 from spiritlevel.base.tensors import leaves, map_tensors
 from spiritlevel.symmetry.tracing.equations import squash
-from spiritlevel.symmetry.tracing.rules import SHAPE_OPERATIONS, Rule
+from spiritlevel.symmetry.tracing.record import Operation, Rule
+from spiritlevel.symmetry.tracing.registry import known
 from spiritlevel.symmetry.tracing.state import Reason, Scales, Walk, arguments, schema
 
-Lookup = Callable[[fx.Node, str], Rule | None]
+Lookup = Callable[[fx.Node, Operation], Rule | None]
 # A rule that meets what it does not expect: equations that it has stated are sound, the rest blocks
 NOT_UNDERSTOOD = (
     NotImplementedError, MemoryError, RuntimeError, IndexError, TypeError, ValueError,
     ArithmeticError,
 )  # fmt: skip
 SUBGRAPHS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-BENDING = frozenset(
-    "tanh sigmoid logsigmoid gelu silu elu selu celu mish softplus softsign exp expm1 log log1p "
-    "logsumexp erf sin cos hardtanh hardsigmoid hardswish hardshrink softshrink tanhshrink clamp "
-    "clamp_min clamp_max threshold round floor ceil trunc rnn_tanh rnn_tanh_cell lstm gru "
-    "lstm_cell gru_cell".split()
-)  # operations that let no factor through, whatever rule there might be
-IN_FLOATS = ("im2col", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 
 
 class Predictor(nn.Module):
@@ -79,11 +73,11 @@ def capture(predictor: Predictor) -> ExportedProgram:
     except Exception as error:  # torch.export fails in very many ways
         reason = str(error).strip().splitlines()
         raise SpiritlevelError(
-            f"symmetries cannot be found: torch.export could not trace this model "
+            "what is read off a graph cannot be found: torch.export could not trace this model "
             f"({type(error).__name__}: {reason[0][:200] if reason else 'no reason given'}). "
             "Control flow that depends on the data and operations that torch does not know stop "
             "it; take them out (torch.where, torch.cond, a registered fake kernel), or give the "
-            "part that can be traced. measure() and all that needs no symmetry still work"
+            "part that can be traced. Measures that need neither symmetries nor paths still work"
         ) from None
 
 
@@ -166,91 +160,104 @@ def _silence() -> Iterator[None]:
 
 
 def name_of(node: fx.Node) -> str:
+    """As the table calls it: other libraries may use the names of torch for something else."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return target._opname
+        return target._schema.name.removeprefix("aten::")
     return getattr(target, "__name__", str(target))
 
 
-def shape_action(node: fx.Node) -> Callable[..., Any]:
-    """The operation for ids, whose strides are not those of the traced tensors."""
-    if name_of(node) in ("view", "_unsafe_view"):
-        if node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype:
-            raise NotImplementedError  # other bits, not another shape
-        return torch.reshape
-    action: Any = node.target
-    if name_of(node) in IN_FLOATS:
-        return lambda ids, *args, **kw: action(ids.double(), *args, **kw).long()  # exact to 2^53
-    return action
+class Traversal:
+    """One value for each node of a graph: constants are computed, the rest is for `passed`."""
+
+    moving: tuple[type, ...]  # the kinds of what depends on parameters or inputs
+
+    def passed(self, node: fx.Node, args: Any, kwargs: Any, given: dict[str, Any]) -> Any:
+        """The value behind an operation; `given` are all arguments by name."""
+        raise NotImplementedError
+
+    def inner(self) -> Traversal:
+        """The same for a graph inside of a node."""
+        return self
+
+    def run(self, root: fx.GraphModule, inputs: Iterable[Any]) -> Any:
+        env: dict[fx.Node, Any] = {}
+        values, live = iter(inputs), _live(root.graph)
+        for node in root.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(values)
+            elif node.op == "get_attr":
+                env[node] = operator.attrgetter(node.target)(root)
+            elif node.op == "output":
+                return fx.map_arg(node.args[0], env.__getitem__)
+            elif node in live:
+                env[node] = self.called(node, env)
+        raise AssertionError("a graph without an output")
+
+    def called(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        args: Any = fx.map_arg(node.args, env.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, env.__getitem__)
+        if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
+            return args[0][args[1]]
+        if name_of(node) in SUBGRAPHS:
+            module = next(a for a in args if isinstance(a, fx.GraphModule))
+            return self.inner().run(module, args[args.index(module) + 1 :])
+        if not self.moved((args, kwargs)):
+            return _computed(node, args, kwargs)
+        given: Any = fx.map_arg(arguments(node), env.__getitem__)
+        return self.passed(node, args, kwargs, given)
+
+    def moved(self, tree: Any) -> list[Any]:
+        """What depends on parameters or inputs among some arguments."""
+        return [value for value in _tree(tree) if isinstance(value, self.moving)]
 
 
-class Interpreter:
-    """Carries scales through a graph: constants are computed, the rest follows the rules."""
+class Interpreter(Traversal):
+    """Carries scales through a graph by the rules of its operations."""
+
+    moving = (Scales,)
 
     def __init__(
         self,
         walk: Walk,
-        root: nn.Module,
         dead: Mapping[fx.Node, Tensor],
         rules: Lookup,
         pinned: Mapping[str, str] | None = None,
     ) -> None:
         """`pinned`: nodes that must not move, by name, and what they are called."""
-        self.walk, self.root, self.dead, self.rules = walk, root, dead, rules
+        self.walk, self.dead, self.rules = walk, dead, rules
         self.pinned = pinned or {}
 
-    def run(self, graph: fx.Graph, inputs: Iterable[Any]) -> Any:
-        env: dict[fx.Node, Any] = {}
-        given, live = iter(inputs), _live(graph)
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                env[node] = next(given)
-            elif node.op == "get_attr":
-                env[node] = operator.attrgetter(node.target)(self.root)
-            elif node.op == "output":
-                return fx.map_arg(node.args[0], env.__getitem__)
-            elif node in live:
-                env[node] = self._call(node, env)
-                if node.name in self.pinned:  # at once, so that what follows is not blamed
-                    self.walk.block(env[node], self.pinned[node.name])
-        raise AssertionError("a graph without an output")
+    def inner(self) -> Interpreter:
+        return Interpreter(self.walk, self.dead, self.rules)
 
-    def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+    def called(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         self.walk.node = node
-        args: Any = fx.map_arg(node.args, env.__getitem__)
-        kwargs: Any = fx.map_arg(node.kwargs, env.__getitem__)
-        moving = [v for v in _tree((args, kwargs)) if isinstance(v, Scales)]
+        found = super().called(node, env)
+        if node.name in self.pinned:  # at once, so that what follows is not blamed
+            self.walk.block(found, self.pinned[node.name])
+        return found
+
+    def passed(self, node: fx.Node, args: Any, kwargs: Any, given: dict[str, Any]) -> Any:
         name = name_of(node)
-        if node.target is operator.getitem:
-            return args[0][args[1]]
-        if name in SUBGRAPHS:
-            return self._enter(args)
-        if not moving:
-            return _computed(node, args, kwargs)
         if "val" not in node.meta or name.startswith(("_assert", "sym_")):
             return None
+        operation = known(name)
         with suppress(*NOT_UNDERSTOOD):
-            if name in SHAPE_OPERATIONS:
-                return self._move(node, name, args, kwargs)
-            rule = self.rules(node, name)
+            if operation.moves is not None:
+                return self._move(operation.moves(node), args, kwargs)
+            rule = self.rules(node, operation)
             if rule is not None:
-                given: Any = fx.map_arg(arguments(node), env.__getitem__)
                 if node in self.dead:
-                    given = self._without_dead(node, given)
-                return rule(self.walk, *_in_order(node, given), **_by_name(node, given))
-        return self._block(node, name, moving)
+                    given = self._without_dead(node, operation.bias, given)
+                return rule(self.walk, *in_order(node, given), **by_name(node, given))
+        return self._block(node, name, self.moved((args, kwargs)))
 
-    def _enter(self, args: tuple[Any, ...]) -> Any:
-        module = next(a for a in args if isinstance(a, fx.GraphModule))
-        given = args[args.index(module) + 1 :]
-        inner = Interpreter(self.walk, module, self.dead, self.rules)
-        return inner.run(module.graph, given)
-
-    def _move(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
-        """A shape operation, on the ids."""
-        action = shape_action(node)
-        if name in ("cat", "concat", "stack"):
-            return self._joined(name, args, kwargs)
+    def _move(self, action: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An operation that only moves elements, on the ids."""
+        if isinstance(args[0], (tuple, list)):  # it joins several tensors
+            pieces = [self.walk.single(v) for v in args[0]]
+            return Scales((squash(action(pieces, *args[1:], **kwargs)),))
         if not isinstance(args[0], Scales):  # a constant in the shape of something else
             return action(*_term(args, 0), **_term(kwargs, 0))
         count = len(args[0].terms)
@@ -259,17 +266,8 @@ class Interpreter:
             return tuple(Scales(tuple(parts)) for parts in zip(*found, strict=True))
         return Scales(tuple(found))
 
-    def _joined(self, name: str, args: Any, kwargs: Any) -> Scales:
-        pieces = [self.walk.single(v) for v in args[0]]
-        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-        join = torch.stack if name == "stack" else torch.cat
-        if name != "stack":  # torch.cat ignores empty one-dimensional tensors
-            pieces = [p for p in pieces if p.shape != (0,)]
-        return Scales((squash(join(pieces, dim)),))
-
-    def _without_dead(self, node: fx.Node, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_dead(self, node: fx.Node, bias: str, given: dict[str, Any]) -> dict[str, Any]:
         """The bias without the elements that no prediction sees."""
-        bias = "bias" if "bias" in given else "self"
         gone = self.dead[node]
         ids = self.walk.single(given[bias])
         self.walk.note("dead", ids[gone])
@@ -279,7 +277,7 @@ class Interpreter:
         return {**given, bias: Scales((torch.where(gone, 0, ids),))}
 
     def _block(self, node: fx.Node, name: str, moving: list[Scales]) -> Any:
-        reason = Reason.BENDS if name in BENDING else Reason.NO_RULE
+        reason = Reason.BENDS if known(name).bends else Reason.NO_RULE
         for value in moving:
             self.walk.block(value, name, reason)
         return map_values(lambda v: self.walk.still(v.shape), node.meta["val"])
@@ -295,11 +293,11 @@ def _live(graph: fx.Graph) -> set[fx.Node]:
     return live
 
 
-def _in_order(node: fx.Node, given: Mapping[str, Any]) -> list[Any]:
+def in_order(node: fx.Node, given: Mapping[str, Any]) -> list[Any]:
     return [given[a.name] for a in schema(node) if not a.kwarg_only]
 
 
-def _by_name(node: fx.Node, given: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(node: fx.Node, given: Mapping[str, Any]) -> dict[str, Any]:
     return {a.name: given[a.name] for a in schema(node) if a.kwarg_only}
 
 

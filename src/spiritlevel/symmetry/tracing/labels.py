@@ -9,23 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from spiritlevel.symmetry.tracing import recurrent
 from spiritlevel.symmetry.tracing.equations import WILD, ZERO, constant_along
 from spiritlevel.symmetry.tracing.reductions import dropped, reduced_dims
-from spiritlevel.symmetry.tracing.rules import RULES, Rule, converts, passes, rectifies
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk, schema
-
-
-def lookup(node: fx.Node, name: str) -> Rule | None:
-    """The rule for labels: of the operation itself, or of every elementwise one."""
-    if name in LABEL_RULES:
-        return LABEL_RULES[name]
-    tags = getattr(node.target, "tags", ())
-    if torch.Tag.pointwise in tags or RULES.get(name) in (passes, rectifies, converts):
-        return elementwise
-    return None
 
 
 def elementwise(walk: Walk, *args: Any, **kwargs: Any) -> Scales:
@@ -232,30 +221,4 @@ def unit_softmax(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
     return walk.made(walk.single(self))
 
 
-LABEL_RULES: dict[str, Rule] = {
-    "linear": linear,
-    "addmm": addmm,
-    **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
-    "scaled_dot_product_attention": attention,
-    **{f"conv{back}{n}d": convolve for n in (1, 2, 3) for back in ("", "_transpose")},
-    "embedding": embedding,
-    **dict.fromkeys(["sum", "mean", "amax", "amin", "linalg_vector_norm", "var", "std"], reduces),
-    **{
-        f"{kind}_pool{n}d": pools
-        for n in (1, 2, 3)
-        for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
-    },
-    **dict.fromkeys(["layer_norm", "rms_norm"], last_norm),
-    **dict.fromkeys(["batch_norm", "instance_norm", "group_norm"], channel_norm),
-    **dict.fromkeys(
-        ["_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional"],
-        channel_norm,
-    ),
-    "glu": glu,
-    "einsum": einsum,
-    **dict.fromkeys(["rnn_relu", "rnn_tanh"], recurrent.layers(_mapped)),
-    **dict.fromkeys(["rnn_relu_cell", "rnn_tanh_cell"], recurrent.cell(_mapped)),
-    "prelu": prelu,
-    **dict.fromkeys(["softmax", "_softmax"], unit_softmax),
-    **{name: RULES[name] for name in ("pad", "constant_pad_nd", "zeros_like", "ones_like")},
-}
+rnn, rnn_cell = recurrent.layers(_mapped), recurrent.cell(_mapped)

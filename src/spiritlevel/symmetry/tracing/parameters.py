@@ -9,14 +9,9 @@ from torch import fx
 
 from spiritlevel.symmetry.tracing.equations import ZERO
 from spiritlevel.symmetry.tracing.graph import name_of
-from spiritlevel.symmetry.tracing.rules import SHAPE_OPERATIONS
+from spiritlevel.symmetry.tracing.registry import known
 from spiritlevel.symmetry.tracing.state import Scales, Walk, arguments
 
-MATRIX_OPERATIONS = frozenset(
-    ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "embedding", "index"]
-    + ["_weight_norm", "rnn_relu", "rnn_tanh", "rnn_relu_cell", "rnn_tanh_cell"]
-    + [f"conv{back}{n}d" for n in (1, 2, 3) for back in ("", "_transpose")]
-)
 ELEMENTS = 1_000_000  # a parameter with more elements is always taken as a matrix
 ENTANGLED = 50_000  # and one with more is taken as a matrix though that may miss something
 
@@ -35,7 +30,7 @@ def parameter_scales(walk: Walk, name: str, shape: torch.Size, nodes: list[fx.No
         return Scales((walk.system.unknowns(name, "element", shape.numel()).reshape(shape),))
     if len(shape) < 2:
         return walk.still(shape)
-    first = any(name_of(user).startswith(("conv", "_weight_norm")) for _, user in users)
+    first = any(known(name_of(user)).matrix == "first" for _, user in users)
     batch = () if first or len(shape) == 2 else shape[:-2]
     j, k = (shape[0], shape[1]) if not batch else (shape[-2], shape[-1])
     cuts = (_groups(users, j) or _cuts(nodes, j)) if not batch else [j]
@@ -73,7 +68,7 @@ def _cut_axis(user: fx.Node) -> int | None:
 
 def _groups(users: list[tuple[fx.Node, fx.Node]], rows: int) -> list[int] | None:
     """The heights of the groups of a grouped convolution; each has columns of its own."""
-    counts = [arguments(u)["groups"] for _, u in users if name_of(u).startswith("conv")]
+    counts = [given["groups"] for _, user in users if "groups" in (given := arguments(user))]
     count = counts[0] if counts and all(c == counts[0] for c in counts) else 1
     return [rows // count] * count if isinstance(count, int) and count > 1 else None
 
@@ -82,7 +77,8 @@ def _final_users(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
     """The operations that use a node, looked for behind changes of shape."""
     found = []
     for user in node.users:
-        if name_of(user) in SHAPE_OPERATIONS | {"to", "alias", "detach", "clone", "getitem"}:
+        operation = known(name_of(user))
+        if operation.moves is not None or operation.renames:
             found += _final_users(user)
         else:
             found.append((node, user))
@@ -90,9 +86,9 @@ def _final_users(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
 
 
 def _as_matrix(node: fx.Node, user: fx.Node) -> bool:
-    name = name_of(user)
-    is_bias = name in ("addmm", "baddbmm") and user.args[0] is node
-    return name in MATRIX_OPERATIONS and not is_bias
+    operation = known(name_of(user))
+    added = arguments(user).get(operation.bias) is node
+    return operation.matrix is not None and not added
 
 
 def _cuts(nodes: list[fx.Node], rows: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""One rule per operation: what it asks of the log-scales of what goes in and comes out.
+"""Rules of operations element by element: what they ask of log-scales that go in and come out.
 
 A rule gets the walk and all arguments of the operation as in its schema, defaults filled in:
 `Scales` for what depends on parameters or inputs, plain values for constants. It states its
@@ -9,7 +9,6 @@ raises NotImplementedError, and what no rule knows is blocked: at worst a symmet
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spiritlevel.symmetry.tracing import norms, products, recurrent, reductions
+from spiritlevel.symmetry.tracing import reductions
 from spiritlevel.symmetry.tracing.equations import WILD, ZERO, squash
+from spiritlevel.symmetry.tracing.record import Rule
 from spiritlevel.symmetry.tracing.state import TINY, Norm, Reason, Scales, Walk
-
-Rule = Callable[..., Any]
 
 
 def passes(walk: Walk, self: Any, *_: Any, **__: Any) -> Scales:
@@ -76,6 +74,13 @@ def clamp(walk: Walk, self: Any, min: Any = None, max: Any = None) -> Scales:
 
 def hardtanh(walk: Walk, self: Any, min_val: Any, max_val: Any) -> Scales:
     return clamp(walk, self, min_val, max_val)
+
+
+def clipped(walk: Walk, self: Any, min_val: float, max_val: float) -> Scales:
+    """Odd where it clips at a number and its negative."""
+    if min_val != -max_val:
+        raise NotImplementedError
+    return passes(walk, self)
 
 
 def clamp_max(walk: Walk, self: Any, max: Any) -> Scales:
@@ -247,95 +252,3 @@ def put(walk: Walk, self: Any, indices: Any, values: Any, accumulate: bool) -> S
         raise NotImplementedError
     ids = walk.single(self).contiguous()
     return Scales((squash(torch.index_put(ids, list(indices), walk.single(values))),))
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        "neg dropout feature_dropout clone contiguous detach alias "
-        "lift_fresh_copy positive".split(),
-        passes,
-    ),
-    **dict.fromkeys(["to", "_to_copy", "type_as"], converts),
-    "native_dropout": drops_out,
-    **dict.fromkeys(["alpha_dropout", "feature_alpha_dropout"], drops_alpha),
-    **dict.fromkeys(["relu", "leaky_relu", "rrelu", "abs"], rectifies),
-    "prelu": prelu,
-    **dict.fromkeys(["clamp", "clamp_min", "clip"], clamp),
-    "clamp_max": clamp_max,
-    "hardtanh": hardtanh,
-    "threshold": threshold,
-    "pow": power,
-    "square": of_degree(2),
-    "sqrt": of_degree(Fraction(1, 2)),
-    "rsqrt": of_degree(Fraction(-1, 2)),
-    "reciprocal": of_degree(-1),
-    **dict.fromkeys(["sign", "sgn"], keeps_sign),
-    **dict.fromkeys(["add", "sub", "rsub"], add),
-    **dict.fromkeys(["mul", "multiply"], mul),
-    **dict.fromkeys(["div", "divide", "true_divide"], div),
-    "addcmul": addcmul,
-    "lerp": lerp,
-    "glu": glu,
-    **dict.fromkeys(
-        ["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"], softmax
-    ),
-    **dict.fromkeys(["sum", "mean", "amax", "amin"], reductions.reduces),
-    **dict.fromkeys(["max", "min", "maximum", "minimum"], reductions.extremes),
-    "linalg_vector_norm": reductions.vector_norm,
-    "norm": reductions.vector_norm,
-    "var": reductions.variance,
-    "std": reductions.reduces,
-    "cumsum": reductions.cumulates,
-    **dict.fromkeys(["topk", "sort"], reductions.selects),
-    **dict.fromkeys(["argmax", "argmin", "argsort"], reductions.argument),
-    **{
-        f"{kind}_pool{n}d": reductions.pools(n)
-        for n in (1, 2, 3)
-        for kind in ("max", "avg", "adaptive_avg", "adaptive_max")
-    },
-    **{f"max_pool{n}d_with_indices": reductions.pools(n) for n in (2, 3)},
-    **{f"upsample_nearest{n}d": reductions.pools(n) for n in (1, 2, 3)},
-    "upsample_linear1d": reductions.pools(1),
-    **dict.fromkeys(["upsample_bilinear2d", "upsample_bicubic2d"], reductions.pools(2)),
-    "upsample_trilinear3d": reductions.pools(3),
-    **dict.fromkeys(["gt", "lt", "ge", "le", "eq", "ne"], compares),
-    "where": where,
-    "masked_fill": masked_fill,
-    "pad": padded,
-    "constant_pad_nd": constant_pad,
-    **dict.fromkeys(["ones_like", "full_like", "new_ones", "new_full"], like),
-    **dict.fromkeys(["zeros_like", "new_zeros", "zero"], zeros),
-    **dict.fromkeys(["copy", "fill"], replaced),
-    **dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter"], scattered),
-    "index_put": put,
-    "linear": products.linear,
-    **dict.fromkeys(["matmul", "mm", "bmm", "mv", "dot", "vdot"], products.matmul),
-    **dict.fromkeys(["addmm", "baddbmm"], products.addmm),
-    "einsum": products.einsum,
-    **{f"conv{n}d": products.convolution(transposed=False) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": products.convolution(transposed=True) for n in (1, 2, 3)},
-    "embedding": products.embedding,
-    "index": products.index,
-    "index_select": products.index_select,
-    "gather": products.gather,
-    "scaled_dot_product_attention": products.attention,
-    "layer_norm": norms.layer_norm,
-    "rms_norm": norms.rms_norm,
-    "group_norm": norms.group_norm,
-    "instance_norm": norms.instance_norm,
-    "batch_norm": norms.batch_norm,
-    "_weight_norm": norms.weight_norm,
-    "rnn_relu": recurrent.rnn,
-    "rnn_relu_cell": recurrent.rnn_cell,
-    "_native_batch_norm_legit_no_training": norms.batch_norm_with_statistics,
-    "_native_batch_norm_legit_functional": norms.batch_norm_without_writes,
-}
-
-# Operations that only move elements around run on the ids themselves.
-SHAPE_OPERATIONS = frozenset(
-    "view reshape _unsafe_view permute transpose t numpy_T flatten unflatten squeeze unsqueeze "
-    "expand expand_as view_as reshape_as slice select split split_with_sizes chunk unbind unfold "
-    "roll flip tril triu repeat repeat_interleave movedim swapaxes narrow broadcast_to diagonal "
-    "tile pixel_shuffle pixel_unshuffle channel_shuffle cat concat stack hsplit vsplit mT mH "
-    "adjoint atleast_2d im2col rot90 tensor_split".split()
-)

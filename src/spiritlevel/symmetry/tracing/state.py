@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from spiritlevel.symmetry.tracing.equations import (
     squash,
 )
 
+Given = Mapping[str, Any]  # the arguments of an operation by name
 Statistics = Literal["fixed", "free"]
 Eps = Literal["exact", "approximate"]
 TINY = 1e-3  # a constant below it that is added under a root is an eps
