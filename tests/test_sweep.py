@@ -25,17 +25,18 @@ import spiritlevel as sl
 from cases import BY_NAME, labels, randn
 from spiritlevel.coordinates.inputs import Representation
 from spiritlevel.objective import Objective
+from spiritlevel.orbit.program import matrix_of, problem_of
 from sweeping import parameters, shown, wrong
 
 # Records of what was found: the library makes them.
 RESULTS = set(
-    "Audit Certificate Claims Comparison Estimate Group Result SpiritlevelError Status Table "
-    "coordinates.HessianLaw "
-    "coordinates.Reparametrization coordinates.Reranked coordinates.inputs.Ranking "
-    "coordinates.inputs.Laws orbit.OrbitMinimum orbit.Span orbit.Supremum symmetry.Certificate "
-    "symmetry.Generator symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs "
-    "symmetry.Units "
+    "Audit Certificate Claim Claims Comparison Estimate Finding Group Result SpiritlevelError "
+    "Status Table coordinates.HessianLaw coordinates.Reparametrization coordinates.Reranked "
+    "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
+    "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
+    "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
+)
 )
 # Run inside every product, with what the library itself hands over.
 INSIDE = set(
@@ -158,6 +159,7 @@ def calls() -> dict[str, dict[str, Any]]:
         "negative_eigenvalues": {},
         "orbit.balanced": {},
         "orbit.minimum": {"norm": "trace", "operator": "ggn"},
+        "orbit.operator_of": {"problem": problem_of(net, None, None, matrix_of(net, "ggn"))},
         "orbit.search": {"evaluations": 2},
         "orbit.supremum": {"target": 1e-9},
         "output_gradients": {},
@@ -307,7 +309,7 @@ def test_little_is_left_out() -> None:
     kinds = {n: kind for f in every.values() for n, (kind, _) in parameters(f).items()}
     left = {n for n, kind in kinds.items() if not [*wrong(n, kind, None)]}
     # true or false, as everything is
-    assert left == {*"figures is_sharpness keep_count replace represented way".split()}
+    assert left == {*"figures is_sharpness keep_count psd replace represented way".split()}
 
 
 TWO: Any = np.int64(2)  # numbers to everybody but a type checker

@@ -54,6 +54,8 @@ _HOMES = {
     "Comparison": "results",
     "write_report": "report",
     "CLAIMS": "theorems",
+    "Claim": "theorems",
+    "Finding": "theorems",
     "claims": "theorems",
     "MEASURES": "measures",
     "measure": "measures",
@@ -68,9 +70,11 @@ __all__ = [
     "MEASURES",
     "Audit",
     "Certificate",
+    "Claim",
     "Claims",
     "Comparison",
     "Estimate",
+    "Finding",
     "Group",
     "Objective",
     "Operator",
@@ -137,7 +141,7 @@ if TYPE_CHECKING:
         trace,
     )
     from spiritlevel.symmetry import Group, symmetries, verify
-    from spiritlevel.theorems import CLAIMS, claims
+    from spiritlevel.theorems import CLAIMS, Claim, Finding, claims
     from spiritlevel.witnesses.sharpened import sharpen, sharpen_many, zero_in_ball
 
 

@@ -27,6 +27,7 @@ class Operator:
     parameters lie. `cost` is the price of one product in passes over all the data. `how` tells how
     products are made, `check` how far one was from a finite difference and `rounding` what the
     working precision costs, both relative; `remark` tells what happened to the products since.
+    `psd` says that v'Av >= 0 is known for all v.
     """
 
     size: int
@@ -40,6 +41,7 @@ class Operator:
     rounding: float | None = None
     remark: Callable[[], str] | None = None
     cost: float = 1.0
+    psd: bool = False
 
     def __post_init__(self) -> None:
         doors.number("size", self.size, 1, whole=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +37,15 @@ def main(
     ] = False,
 ) -> None:
     """Measure the flatness of a trained PyTorch model, every number with an error bar."""
+
+
+def join(points: Iterable[EntryPoint]) -> None:
+    """Commands of other packages (functions as typer takes them); one that fails is left out."""
+    for point in points:
+        try:
+            app.command(point.name)(point.load())
+        except Exception as error:  # of somebody else's package
+            typer.echo(f"spiritlevel: the command {point.name} cannot be had: {error}", err=True)
 
 
 @contextlib.contextmanager

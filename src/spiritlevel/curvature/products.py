@@ -67,7 +67,9 @@ def ggn(objective: Objective) -> Operator:
     def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
         return bend(objective.loss, out, tangent, batch)
 
-    return _outer(objective, action, "ggn")
+    # of an altered loss, convexity would have to be seen on the data
+    plain = objective.loss.likelihood is not None and not objective.loss.altered
+    return _outer(objective, action, "ggn", psd=plain)
 
 
 def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) -> Operator:
@@ -96,7 +98,7 @@ def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) ->
     action = actions[kind](objective)
     if kind == "sampled":
         action = functools.partial(action, seed=seed)
-    return _outer(objective, action, f"{kind} fisher")
+    return _outer(objective, action, f"{kind} fisher", psd=not objective.loss.altered)
 
 
 def output_gradients(objective: Objective) -> Operator:
@@ -110,7 +112,7 @@ def output_gradients(objective: Objective) -> Operator:
     def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
         return tangent if weights is None else tangent * weights(out, batch)
 
-    return _outer(objective, action, "output gradients")
+    return _outer(objective, action, "output gradients", psd=not objective.loss.altered)
 
 
 def _true_fisher(objective: Objective) -> OutputAction:
@@ -187,7 +189,7 @@ PUSHES = {"forward mode": _forward_mode, "double vjp": _double_vjp}
 
 
 @set_apart()
-def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
+def _outer(objective: Objective, action: OutputAction, name: str, *, psd: bool) -> Operator:
     """(1/n) sum over batches of J' A J."""
     push, how, check = _pick_push(objective)
 
@@ -215,7 +217,7 @@ def _outer(objective: Objective, action: OutputAction, name: str) -> Operator:
             products = objective.mean(product)
         return products[:, 0] if v.ndim == 1 else products
 
-    return _operator(objective, matvec, name, how=how, check=check)
+    return replace(_operator(objective, matvec, name, how=how, check=check), psd=psd)
 
 
 def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]:

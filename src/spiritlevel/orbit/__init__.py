@@ -1,7 +1,20 @@
 """What is left of sharpness when the rescalings that change nothing are taken away."""
 
-from spiritlevel.orbit.minimum import OrbitMinimum, balanced, minimum
+from spiritlevel.orbit.minimum import NORMS, OrbitMinimum, balanced, minimum
+from spiritlevel.orbit.program import Problem, Solution, operator_of
 from spiritlevel.orbit.search import Span, search
 from spiritlevel.orbit.supremum import Supremum, supremum
 
-__all__ = ["OrbitMinimum", "Span", "Supremum", "balanced", "minimum", "search", "supremum"]
+__all__ = [
+    "NORMS",
+    "OrbitMinimum",
+    "Problem",
+    "Solution",
+    "Span",
+    "Supremum",
+    "balanced",
+    "minimum",
+    "operator_of",
+    "search",
+    "supremum",
+]

@@ -9,32 +9,30 @@ import torch
 from scipy.optimize import minimize as quasi_newton
 from torch import Tensor
 
-from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import generator, rademacher
 from spiritlevel.orbit.bundle import Looker, minimize_model, signed_model
 from spiritlevel.orbit.cells import Array
-from spiritlevel.orbit.program import Problem, Solution, operator_of
+from spiritlevel.orbit.program import DENSE, Problem, Solution, operator_of
 from spiritlevel.spectral.probes import standard_error
 
-DENSE = 4000  # parameters, for the whole matrix
 PAIRS = 16
 ROUNDS = 3
 PROBES = 32
 
 
-def least_frobenius(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
+def least_frobenius(problem: Problem, tol: float, seed: int) -> Solution:
     """min over t of ||D A D||_F."""
     if problem.objective.size <= DENSE:
-        return _from_the_matrix(problem, kind, tol)
-    return _from_products(problem, kind, tol, seed)
+        return _from_the_matrix(problem, tol)
+    return _from_products(problem, tol, seed)
 
 
-def _from_the_matrix(problem: Problem, kind: Kind, tol: float) -> Solution:
+def _from_the_matrix(problem: Problem, tol: float) -> Solution:
     """sum_cd M_cd w_c w_d with w = exp(-2 B t)."""
     grid = problem.cells
-    dense = operator_of(problem, kind).dense().double()
+    dense = operator_of(problem).dense().double()
     if not dense.any():  # flat to rounding
         size = float(problem.objective.size)
         return Solution(0.0, 0.0, None, 0.0, problem.start.t, size, True)
@@ -68,13 +66,13 @@ def _from_the_matrix(problem: Problem, kind: Kind, tol: float) -> Solution:
     )
 
 
-def _from_products(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
+def _from_products(problem: Problem, tol: float, seed: int) -> Solution:
     """The model of the leading eigenvectors, made anew where it is least; then random probes.
 
     The value is unbiased with a standard error. That of a fixed set of probes is never minimized:
     the minimum would adapt to them.
     """
-    plain = operator_of(problem, kind)
+    plain = operator_of(problem)
     looker = Looker(plain, problem.cells, "magnitude", PAIRS)
     t, seen = problem.start.t, []
     with bar(ROUNDS + 1, "least Frobenius norm") as progress:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,13 +20,20 @@ from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
-from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, sampled_traces
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.orbit.frobenius import least_frobenius
-from spiritlevel.orbit.program import Problem, Solution, operator_of, problem_of
+from spiritlevel.orbit.program import (
+    DENSE,
+    Matrix,
+    Problem,
+    Solution,
+    matrix_of,
+    operator_of,
+    problem_of,
+)
 from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
@@ -33,6 +41,7 @@ from spiritlevel.symmetry.group import only_groups
 from spiritlevel.symmetry.tracing.degree import obstacle
 
 Norm = Literal["spectral", "trace", "frobenius"]
+Solver = Callable[[Problem, float, int], Solution]  # of a problem, to a tolerance, with a seed
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known
 BALANCED = 2  # times the tolerance: how far from 0 a subgradient may be at the bottom
 SPOTS = 6  # places at which the two diagonals are compared
@@ -55,8 +64,8 @@ class OrbitMinimum:
     by cell (a cell: weights that all rescalings scale alike).
     """
 
-    norm: Norm
-    operator: Kind
+    norm: str
+    operator: str
     value: float
     before: float
     lower_bound: float | None
@@ -93,8 +102,8 @@ def minimum(
     objective: Objective,
     group: Group | None = None,
     *,
-    norm: Norm = "spectral",
-    operator: Kind = "ggn",
+    norm: Norm | str = "spectral",
+    operator: Kind | Operator = "ggn",
     tol: float = 5e-3,
     seed: int = 0,
     diagonal: GaussNewtonDiagonal | None = None,
@@ -102,29 +111,28 @@ def minimum(
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
     Convex in t (log-convex for every unitarily invariant norm), so the minimum is global. Only
-    products with the matrix at the given point are used. `tol` is the relative gap between the
-    value and its lower bound at which the spectral norm stops. `diagonal` is that of the
-    Gauss-Newton matrix, where it is known already.
+    products with the matrix at the given point are used. `operator` may be any Operator that
+    becomes D^-1 A D^-1 along the orbit, such as fisher(objective). `tol` is the relative gap
+    between the value and its lower bound at which the spectral norm stops. `diagonal` is that of
+    the Gauss-Newton matrix, where it is known already. NORMS holds the norms.
     """
-    one_of("norm", norm, get_args(Norm))
-    one_of("operator", operator, get_args(Kind))
+    one_of("norm", norm, NORMS)
     number("tol", tol, 0)
     seeded(seed)
     _refuse(objective, group, diagonal)
     begin = time.perf_counter()
-    problem = _problem(objective, group, diagonal, norm, operator)
-    solve = {"spectral": _spectral, "trace": _trace, "frobenius": least_frobenius}[norm]
-    found = _result(problem, solve(problem, operator, tol, seed), norm, operator)
+    problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
+    found = _result(problem, NORMS[norm](problem, tol, seed), norm)
     return replace(found, seconds=time.perf_counter() - begin)
 
 
-def _result(problem: Problem, found: Solution, norm: Norm, operator: Kind) -> OrbitMinimum:
+def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
     """What was found, at the point where it is reached, with the proof that it is one network."""
     t = torch.from_numpy(found.t * problem.free)
     twin = problem.group.apply(problem.objective, t)
     return OrbitMinimum(
         norm=norm,
-        operator=operator,
+        operator=problem.matrix.name,
         value=found.value,
         before=found.before,
         lower_bound=found.lower_bound,
@@ -152,19 +160,20 @@ def _problem(
     objective: Objective,
     group: Group | None,
     diagonal: GaussNewtonDiagonal | None,
-    norm: Norm,
-    operator: Kind,
+    norm: str,
+    matrix: Matrix,
 ) -> Problem:
     """The trace of H, where it can be minimized, is that of G."""
-    if norm != "trace" or operator == "ggn":
-        return problem_of(objective, group, diagonal, operator)
+    if norm != "trace" or matrix.kind != "hessian":
+        return problem_of(objective, group, diagonal, matrix)
     try:
-        return problem_of(objective, group, diagonal, "ggn")
+        same = problem_of(objective, group, diagonal, matrix_of(objective, "ggn"))
     except SpiritlevelError as error:
         raise SpiritlevelError(
             "the trace of this Hessian is not known to be a sum of exponentials along the orbit: "
             f'the loss has no Gauss-Newton matrix ({error}); use norm="spectral"'
         ) from None
+    return replace(same, matrix=matrix)
 
 
 @set_apart()
@@ -180,17 +189,23 @@ def balanced(
     is Ibayashi et al.'s closed form (2021), with the trace K (prod_k tr_k)^(1/K).
     """
     _refuse(objective, group, diagonal)
-    problem = problem_of(objective, group, diagonal)
+    problem = problem_of(objective, group, diagonal, matrix_of(objective, "ggn"))
     twin = problem.group.apply(objective, torch.from_numpy(problem.start.t))
     problem.group.verify(objective, twin).require()
     return twin
 
 
-def _trace(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
+def _trace(problem: Problem, tol: float, seed: int) -> Solution:
     products = 0.0
-    if kind == "hessian":
+    if problem.matrix.kind == "hessian":
         _check_diagonals(problem)
         products = float(SPOTS)
+    if problem.source == "rows":
+        raise SpiritlevelError(
+            f"the trace of the {problem.matrix.name} over the orbit needs its diagonal, which is "
+            f"made of operators with psd=True up to a size of {DENSE}; use "
+            'norm="spectral"'
+        )
     if problem.source == "sampled":
         return _sampled_trace(problem, tol)
     found = problem.start
@@ -233,7 +248,7 @@ def _check_diagonals(problem: Problem) -> None:
             "the network is not piecewise linear in each parameter, as far as is known "
             f'({against}); use operator="ggn", or norm="spectral"'
         )
-    expected, operator = problem.diagonal, hessian(problem.objective)
+    expected, operator = problem.diagonal, problem.matrix.make()
     for place in expected.argsort(descending=True)[:SPOTS].tolist():
         unit = torch.zeros_like(expected)
         unit[place] = 1.0
@@ -246,9 +261,9 @@ def _check_diagonals(problem: Problem) -> None:
             )
 
 
-def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
-    operator = operator_of(problem, kind)
-    if kind == "ggn":
+def _spectral(problem: Problem, tol: float, seed: int) -> Solution:
+    operator, psd = operator_of(problem), problem.matrix.psd
+    if psd:
         found = least_eigenvalue(
             operator, problem.cells, problem.blocks, problem.start.t, problem.free, tol, seed
         )
@@ -258,7 +273,7 @@ def _spectral(problem: Problem, kind: Kind, tol: float, seed: int) -> Solution:
         bound = None
     before, cost = _norm_here(operator, seed)
     imbalance = _imbalance(problem, found)
-    if kind == "ggn":
+    if psd:
         _refuse_contradictions(problem, found, before)
     return Solution(
         value=found.value,
@@ -285,7 +300,9 @@ def _refuse_contradictions(problem: Problem, found: Found, before: float) -> Non
     least, most = float(entries.max()), float(entries.double().sum())
     bound = found.lower_bound
     fits = (1 - slack) * least <= (1 + slack) * found.value and found.value <= (1 + slack) * most
-    if problem.source == "sampled":
+    if problem.source == "rows":  # norms of rows are no diagonal
+        fits = True
+    elif problem.source == "sampled":
         fits = found.value <= (1 + slack) * most
     if not (fits and math.isfinite(found.value) and bound <= (1 + HERE) * min(before, found.value)):
         raise SpiritlevelError(
@@ -324,3 +341,10 @@ def _subgradients(grid: Cells, pairs: Eigenpairs, value: float) -> Array:
     near = [i for i, e in enumerate(pairs.values) if abs(e.value) > 0.97 * value]
     squares = grid.gather(pairs.vectors[:, near] ** 2)
     return grid.exponents.T @ squares
+
+
+NORMS: dict[str, Solver] = {
+    "spectral": _spectral,
+    "trace": _trace,
+    "frobenius": least_frobenius,
+}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, diags, hstack, identity
 from torch import Tensor
 
+from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
@@ -25,6 +28,7 @@ from spiritlevel.symmetry.find import group_of
 
 Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
 ROW_PROBES = 8
+DENSE = 4000  # parameters, for the whole matrix
 SETTLED = 1e-3  # relative gap of a balance that has found its minimum
 
 
@@ -43,11 +47,40 @@ class Solution:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """What is minimized: made when products are asked for, at the given point.
+
+    Along the orbit it is taken to become D^-1 A D^-1, as the Hessian, the Gauss-Newton matrix and
+    the Fisher matrices do.
+    """
+
+    name: str
+    make: Callable[[], Operator]
+    psd: bool
+    kind: Kind | None  # None: given from outside
+
+
+def matrix_of(objective: Objective, given: Kind | Operator) -> Matrix:
+    """The Gauss-Newton matrix is positive where a diagonal is found: a concave loss has none."""
+    if isinstance(given, Operator):
+        if given.size != objective.size:
+            raise SpiritlevelError(
+                f"operator has the size {given.size}; give one of the {objective.size} parameters "
+                "of the objective"
+            )
+        return Matrix(given.name, lambda: given, given.psd, None)
+    one_of("operator", given, get_args(Kind))
+    make = ggn if given == "ggn" else hessian
+    return Matrix(given, functools.cache(lambda: make(objective)), given == "ggn", given)
+
+
+@dataclass(frozen=True)
 class Problem:
     """An objective's orbit in cells, with what is one-sided divided out."""
 
     objective: Objective
     group: Group
+    matrix: Matrix
     cells: Cells
     blocks: list[Array]
     diagonal: Tensor  # where curvature lies: that of the Gauss-Newton matrix, or like it
@@ -64,10 +97,10 @@ def problem_of(
     objective: Objective,
     group: Group | None,
     diagonal: GaussNewtonDiagonal | None,
-    kind: Kind = "ggn",
+    matrix: Matrix,
 ) -> Problem:
     group = group_of(objective, group)
-    curves, source = _where_it_curves(objective, diagonal, kind)
+    curves, source = _where_it_curves(objective, diagonal, matrix)
     grid = cells(group, objective.shapes)
     layers: dict[str, list[int]] = {}
     for index, g in enumerate(group.generators):
@@ -89,6 +122,7 @@ def problem_of(
     return Problem(
         objective=objective,
         group=group,
+        matrix=matrix,
         cells=held,
         blocks=blocks,
         diagonal=curves,
@@ -103,23 +137,25 @@ def problem_of(
 
 
 def _where_it_curves(
-    objective: Objective, diagonal: GaussNewtonDiagonal | None, kind: Kind
+    objective: Objective, diagonal: GaussNewtonDiagonal | None, matrix: Matrix
 ) -> tuple[Tensor, Source]:
     """Which parameters matter and how much: the start of a search, and what is dead.
 
     The diagonal of the Gauss-Newton matrix. For the Hessian, where that is zero (or the loss has
     none), the norms of its rows instead: what G does not see may matter to H.
     """
+    if matrix.kind is None:
+        return _of_operator(matrix.make())
     if diagonal is None:
         try:
             diagonal = ggn_diagonal(objective)
         except SpiritlevelError:
-            if kind == "ggn":
+            if matrix.kind == "ggn":
                 raise
-    if kind == "ggn":
+    if matrix.kind == "ggn":
         assert diagonal is not None
         return diagonal.values, "exact" if diagonal.exact else "sampled"
-    rows = _row_norms(objective)
+    rows = _row_norms(matrix.make())
     if diagonal is None:
         return rows, "rows"
     # a floor for the rows: rounding and underflow leave traces of what is zero
@@ -128,15 +164,25 @@ def _where_it_curves(
     return torch.where(alive, diagonal.values, rows), source
 
 
-def _row_norms(objective: Objective) -> Tensor:
-    """The norms of the rows of H, from random signs: E (H z)_p^2 = sum_q H_pq^2."""
-    operator, draws = hessian(objective), generator(0)
-    squares = torch.zeros_like(objective.vector, dtype=torch.float64)
+def _of_operator(operator: Operator) -> tuple[Tensor, Source]:
+    """The diagonal itself where it is positive and the whole matrix fits, else its rows."""
+    if operator.psd and operator.size <= DENSE:
+        return operator.dense().diagonal().clamp(min=0.0), "exact"
+    return _row_norms(operator), "rows"
+
+
+def _row_norms(operator: Operator) -> Tensor:
+    """The norms of the rows of A, from random signs: E (A z)_p^2 = sum_q A_pq^2."""
+    draws = generator(0)
+    like = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
+    squares = torch.zeros_like(like, dtype=torch.float64)
     for _ in range(ROW_PROBES):
-        image = operator @ rademacher(objective.size, draws, objective.vector)
+        image = operator @ rademacher(operator.size, draws, like)
         squares += image.double().square() / ROW_PROBES
     if not bool(squares.isfinite().all()):
-        raise SpiritlevelError(f"the Hessian is not finite in {objective.dtype}: try float64")
+        raise SpiritlevelError(
+            f"the {operator.name} is not finite in {operator.dtype}: try float64"
+        )
     return squares.sqrt()
 
 
@@ -183,7 +229,8 @@ def _fixed(grid: Cells, relative: Array) -> Cells:
     return replace(grid, exponents=csr_matrix(diags((~relative).astype(float)) @ grid.exponents))
 
 
-def operator_of(problem: Problem, kind: Kind) -> Operator:
-    make = hessian if kind == "hessian" else ggn
-    plain = make(problem.objective)
+def operator_of(problem: Problem) -> Operator:
+    """The matrix of a problem, with what is one-sided divided out."""
+    a("problem", problem, Problem, "the problem that a norm is asked to solve")
+    plain = problem.matrix.make()
     return scaled(plain, problem.scale) if problem.divided_out else plain

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.terminal import RenderableType, Stack, Table, Text
 
 
@@ -29,6 +30,10 @@ class Grid:
     rows: tuple[tuple[Cell, ...], ...]
     above: tuple[Cell, ...] = ()
     below: tuple[Cell, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(len(row) not in (1, len(self.columns)) for row in self.rows):
+            raise SpiritlevelError("a row of a grid has a cell for every column, or is one remark")
 
 
 def cells(*texts: str, style: str = "") -> tuple[Cell, ...]:
@@ -69,6 +74,6 @@ def _paragraph(lines: Sequence[Cell]) -> str:
 
 
 def _row(row: Sequence[Cell], width: int) -> str:
-    if len(row) == 1:
+    if len(row) == 1 < width:
         return f'<tr><td colspan="{width}"><em>{escape(row[0].text.strip())}</em></td></tr>'
     return f"<tr>{''.join(f'<td>{escape(cell.text)}</td>' for cell in row)}</tr>"
