@@ -37,7 +37,6 @@ RESULTS = set(
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
 )
-)
 # Run inside every product, with what the library itself hands over.
 INSIDE = set(
     "Objective.total Objective.outputs Objective.returned Objective.together Objective.here "

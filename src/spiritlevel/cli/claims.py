@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import objective_from, refuse
-from spiritlevel.cli.options import (
-    CsvOption,
-    DataOption,
-    DeviceOption,
-    JsonOption,
-    LossOption,
-    ModelOption,
-    WeightsOption,
-)
+from spiritlevel.cli.loading import refuse
+from spiritlevel.cli.options import Files, Trained, expanded
 from spiritlevel.cli.writing import check_writable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PAGE = Path("claims.html")
+
+@dataclass(frozen=True)
+class Page(Files):
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Write the page with the figures here.")
+    ] = Path("claims.html")
 
 
 @app.command()
+@expanded
 def claims(
+    network: Trained,
+    files: Page,
     names: Annotated[
         list[str] | None, typer.Argument(help="Claims by name; all of them if left out.")
     ] = None,
-    model: ModelOption = None,
-    data: DataOption = None,
-    weights: WeightsOption = None,
-    loss: LossOption = None,
-    device: DeviceOption = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Write the page with the figures here.")
-    ] = PAGE,
-    json: JsonOption = None,
-    csv: CsvOption = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Print names and statements, and run nothing.")
     ] = False,
@@ -57,14 +48,12 @@ def claims(
         if listed:
             _list(wanted, console)
             return
-        check_writable(out=out, json=json, csv=csv)
-        given = {"data": data, "weights": weights, "loss": loss, "device": device}
-        given = {k: v for k, v in given.items() if v is not None}
-        if model is None:
-            refuse(given, tuple(given), "needs --model")
-        found = run(None if model is None else objective_from(model, given, 0), wanted)
+        check_writable(files)
+        if network.model is None:
+            refuse(network.given, tuple(network.given), "needs --model")
+        found = run(None if network.model is None else network.objective(), wanted)
         console.print(found)
-        write(found, console, out=out, json=json, csv=csv)
+        write(found, files, console)
     if not found.holds:
         raise typer.Exit(1)
 

@@ -8,51 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import objective_from
-from spiritlevel.cli.options import (
-    BudgetOption,
-    CsvOption,
-    DataOption,
-    DeviceOption,
-    DtypeOption,
-    HeadsOption,
-    JsonOption,
-    LossOption,
-    ModelOption,
-    ModeOption,
-    OnlyOption,
-    OutOption,
-    ParamsOption,
-    RtolOption,
-    SeedOption,
-    TolOption,
-    given,
-    names,
-)
+from spiritlevel.cli.options import Accuracy, Files, Network, OnlyOption, expanded, names
 from spiritlevel.cli.writing import check_writable, write
 
 
 @app.command()
+@expanded
 def compare(
+    network: Network,
+    accuracy: Accuracy,
+    files: Files,
     checkpoints: Annotated[
         list[Path] | None, typer.Argument(help="The weights of two or more networks.")
     ] = None,
-    model: ModelOption = None,
-    data: DataOption = None,
-    loss: LossOption = None,
     only: OnlyOption = None,
-    params: ParamsOption = None,
-    heads: HeadsOption = None,
-    mode: ModeOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    seed: SeedOption = 0,
-    tol: TolOption = 1e-3,
-    rtol: RtolOption = 0.05,
-    budget: BudgetOption = 200,
-    out: OutOption = None,
-    json: JsonOption = None,
-    csv: CsvOption = None,
 ) -> None:
     """Which of two checkpoints is flatter, and whether that survives their symmetries.
 
@@ -62,35 +31,25 @@ def compare(
         from spiritlevel.audits.comparison import COMPARED
         from spiritlevel.audits.comparison import compare as make
 
-        check_writable(out=out, json=json, csv=csv)
-        options = given(
-            data=data, loss=loss, params=params, heads=heads, mode=mode, dtype=dtype, device=device
-        )
+        check_writable(files)
         found = make(
-            _objectives(checkpoints or [], model, options, seed),
+            _objectives(checkpoints or [], network),
             COMPARED if only is None else names(only) or [],
-            seed=seed,
-            tol=tol,
-            rtol=rtol,
-            budget=budget,
+            seed=network.seed,
+            **vars(accuracy),
         )
         console.print(found)
-        write(found, console, out=out, json=json, csv=csv)
+        write(found, files, console)
 
 
-def _objectives(
-    checkpoints: list[Path], model: str | None, given: dict[str, Any], seed: int
-) -> dict[str, Any]:
+def _objectives(checkpoints: list[Path], network: Network) -> dict[str, Any]:
     """One objective per checkpoint, named as shortly as they can be told apart."""
     from spiritlevel.base.errors import SpiritlevelError
 
-    if model is None:
+    if network.model is None:
         if checkpoints:
             raise SpiritlevelError(f"{checkpoints[0]} needs --model, the factory of its module")
-        return {
-            f"batch {size}": objective_from(None, {**given, "batch": size}, seed)
-            for size in (16, 256)
-        }
+        return {f"batch {size}": network.objective(batch=size) for size in (16, 256)}
     if len(checkpoints) < 2:
         raise SpiritlevelError("compare needs at least two checkpoints: compare a.pt b.pt --model")
     short = [path.stem for path in checkpoints]
@@ -98,6 +57,6 @@ def _objectives(
     if len(set(labels)) < len(labels):
         raise SpiritlevelError("compare got the same checkpoint twice")
     return {
-        label: objective_from(model, {**given, "weights": path}, seed)
+        label: network.objective(weights=path)
         for label, path in zip(labels, checkpoints, strict=True)
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,23 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spiritlevel.cli.app import app, one_line_errors
-from spiritlevel.cli.loading import module_from, objective_from, refuse
-from spiritlevel.cli.options import (
-    CsvOption,
-    DataOption,
-    DeviceOption,
-    DtypeOption,
-    HeadsOption,
-    JsonOption,
-    LossOption,
-    ModelOption,
-    ModeOption,
-    OutOption,
-    ParamsOption,
-    SeedOption,
-    WeightsOption,
-    given,
-)
+from spiritlevel.cli.loading import module_from, refuse
+from spiritlevel.cli.options import Files, Network, Trained, expanded
 from spiritlevel.cli.writing import check_writable, say_written, write
 
 if TYPE_CHECKING:
@@ -46,12 +32,18 @@ class Eps(str, Enum):
     approximate = "approximate"
 
 
+@dataclass(frozen=True)
+class Twin(Files):
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the twin's checkpoint here.")
+    ] = None
+
+
 @app.command()
+@expanded
 def symmetries(
-    model: ModelOption = None,
-    data: DataOption = None,
-    weights: WeightsOption = None,
-    loss: LossOption = None,
+    network: Trained,
+    files: Files,
     shape: Annotated[
         str | None, typer.Option(help='The shape of one input, such as "3,32,32"; or --data.')
     ] = None,
@@ -61,15 +53,6 @@ def symmetries(
     eps: Annotated[
         Eps, typer.Option(help="Whether the eps of norms may break a scale a little.")
     ] = Eps.exact,
-    params: ParamsOption = None,
-    heads: HeadsOption = None,
-    mode: ModeOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    seed: SeedOption = 0,
-    out: OutOption = None,
-    json: JsonOption = None,
-    csv: CsvOption = None,
 ) -> None:
     """Every rescaling of a model's parameters that changes no prediction, layer by layer.
 
@@ -79,38 +62,24 @@ def symmetries(
         from spiritlevel.symmetry import symmetries as find
 
         begin = time.perf_counter()
-        check_writable(out=out, json=json, csv=csv)
-        options = given(
-            data=data, weights=weights, loss=loss, params=params, heads=heads, mode=mode
-        )
-        options |= given(dtype=dtype, device=device)
-        made, notes = _subject(model, options, seed)
-        example = None if shape is None else _example(shape, made, model, seed)
+        check_writable(files)
+        made, notes = _subject(network)
+        example = None if shape is None else _example(shape, made, network)
         found = find(made, example, statistics=statistics.value, eps=eps.value)
         result = found.result(_name(made), _told(begin, notes))
         console.print(result)
-        write(result, console, out=out, json=json, csv=csv)
+        write(result, files, console)
 
 
 @app.command()
+@expanded
 def sharpen(
+    network: Network,
+    files: Twin,
     checkpoint: Annotated[
         Path | None, typer.Argument(help="The parameters to start from; the factory's if left out.")
     ] = None,
     target: Annotated[float, typer.Option(help="The least largest Hessian eigenvalue.")] = 1e6,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the twin's checkpoint here.")
-    ] = None,
-    model: ModelOption = None,
-    data: DataOption = None,
-    loss: LossOption = None,
-    params: ParamsOption = None,
-    heads: HeadsOption = None,
-    mode: ModeOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    seed: SeedOption = 0,
-    json: JsonOption = None,
 ) -> None:
     """A checkpoint with the same predictions whose minimum is as sharp as you like.
 
@@ -122,41 +91,38 @@ def sharpen(
         from spiritlevel.witnesses.sharpened import sharpen as make
 
         begin = time.perf_counter()
-        if out is not None and out.suffix != ".safetensors":
-            raise SpiritlevelError(f"-o is {out}; the twin is written as a .safetensors file")
-        check_writable(out=out, json=json)
-        if checkpoint is not None and model is None:
+        if files.out is not None and files.out.suffix != ".safetensors":
+            raise SpiritlevelError(f"-o is {files.out}; the twin is written as a .safetensors file")
+        check_writable(files)
+        if checkpoint is not None and network.model is None:
             raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
-        options = given(
-            data=data, weights=checkpoint, loss=loss, params=params, heads=heads, mode=mode
-        )
-        options |= given(dtype=dtype, device=device)
-        objective = objective_from(model, options, seed)
+        weights = {} if checkpoint is None else {"weights": checkpoint}
+        objective = network.objective(**weights)
         found = make(objective, target=target)
         result = found.result(_name(objective), target, _told(begin, objective.notes))
         console.print(result)
-        write(result, console, json=json)
-        if out is not None:
-            save_weights(found.objective.module, found.objective.params, out)
-            say_written(out, console)
+        write(result, Files(json=files.json, csv=files.csv), console)
+        if files.out is not None:
+            save_weights(found.objective.module, found.objective.params, files.out)
+            say_written(files.out, console)
 
 
-def _subject(model: str | None, options: dict[str, Any], seed: int) -> tuple[Any, Sequence[str]]:
+def _subject(network: Trained) -> tuple[Any, Sequence[str]]:
     """An Objective where there are data, else the module; and what to know about its weights."""
-    if model is None or "data" in options:
-        objective = objective_from(model, options, seed)
+    if network.model is None or network.data is not None:
+        objective = network.objective()
         return objective, objective.notes
-    refuse(options, ("loss", "params", "mode", "dtype", "device"), "needs --data")
-    return module_from(model, options)
+    refuse(network.given, ("loss", "params", "mode", "dtype", "device"), "needs --data")
+    return module_from(network.model, network.given)
 
 
-def _example(shape: str, made: Any, model: str | None, seed: int) -> Tensor:
+def _example(shape: str, made: Any, network: Trained) -> Tensor:
     import torch
 
     from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    if model is None:
+    if network.model is None:
         raise SpiritlevelError("--shape needs --model")
     if isinstance(made, Objective):
         raise SpiritlevelError("--shape does not apply: the data say what the model takes")
@@ -166,7 +132,7 @@ def _example(shape: str, made: Any, model: str | None, seed: int) -> Tensor:
         raise SpiritlevelError(f'--shape is {shape!r}; write it as "3,32,32"') from None
     if min(sizes) < 1:
         raise SpiritlevelError(f"--shape is {shape!r}; sizes are positive")
-    return torch.randn(2, *sizes, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(2, *sizes, generator=torch.Generator().manual_seed(network.seed))
 
 
 def _name(made: Any) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spiritlevel.cli.options import Files
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spiritlevel.results import Result
 
 
-def check_writable(**paths: Path | None) -> None:
+def check_writable(files: Files) -> None:
     """Refuse a path that cannot be written to before the work is done, not after."""
     from spiritlevel.base.errors import SpiritlevelError
 
-    for option, path in paths.items():
+    for option, path in vars(files).items():
         if path is None:
             continue
         if path.is_dir():
@@ -28,25 +30,17 @@ def check_writable(**paths: Path | None) -> None:
             )
 
 
-def write(
-    found: Result,
-    console: Console,
-    *,
-    out: Path | None = None,
-    json: Path | None = None,
-    csv: Path | None = None,
-    title: str | None = None,
-) -> None:
+def write(found: Result, files: Files, console: Console, *, title: str | None = None) -> None:
     """A result as the files that were asked for."""
     from spiritlevel.report import write_report
 
-    if json is not None:
-        found.to_json(json)
-    if csv is not None:
-        found.to_csv(csv)
-    if out is not None:
-        write_report(found, out, title=title)
-    for path in (json, csv, out):
+    if files.json is not None:
+        found.to_json(files.json)
+    if files.csv is not None:
+        found.to_csv(files.csv)
+    if files.out is not None:
+        write_report(found, files.out, title=title)
+    for path in (files.json, files.csv, files.out):
         say_written(path, console)
 
 
