@@ -52,7 +52,7 @@ def audit_words(audit: Audit) -> Words:
         "certified": _certified(audit.certificates),
         "group": _group(audit.group),
         "provenance": audit.provenance,
-        "remarks": remarks(audit.provenance),
+        "notes": remarks(audit.provenance),
         "cost": _cost(audit.provenance),
         "way": _finite(plain(audit.way)),
     }

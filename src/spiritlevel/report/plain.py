@@ -8,15 +8,12 @@ from spiritlevel.results.result import Result
 
 
 def grid_words(result: Result) -> dict[str, Any]:
-    grid = result.grid()
+    grid, told = result.grid(), result.provenance
     return {
         "above": [line.text for line in grid.above if line.text],
-        "below": [line.text for line in grid.below if line.text],
+        "notes": [line.text for line in grid.below if line.text],
+        "titled": any(column.title for column in grid.columns),
         "columns": [(column.title, column.right) for column in grid.columns],
         "rows": [[cell.text for cell in row] for row in grid.rows],
-        "cost": [
-            (name, str(value))
-            for name, value in result.provenance.items()
-            if isinstance(value, (str, int, float)) and value != ""
-        ],
+        "cost": [("seconds", f"{told['seconds']:.1f}"), *told["versions"].items()],
     }
