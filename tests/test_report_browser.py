@@ -92,7 +92,7 @@ def test_the_predictions_shown_are_those_of_the_stop(browser: Browser, tmp_path:
 
 def test_a_real_audit(browser: Browser, tmp_path: Path) -> None:
     """Curvature by the thousand, and not one digit of a prediction."""
-    path = sl.write_report(sl.audit(conformance.objective(), way=False), tmp_path / "report.html")
+    path = sl.write_report(sl.audit(conformance.objective()), tmp_path / "report.html")
     page = browser.new_page()
     fetched: list[str] = []
     wrong: list[str] = []
