@@ -54,7 +54,7 @@ RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {
 }
 SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) be|a vector"
 # No valid call is made: it takes long, or there is none.
-NOT_MADE = {"default_objective", "MEASURES['layer_traces']"}
+NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
 KINDS = (
     "Objective Group Operator Audit Comparison Table Claims Density Signs Units HeadMap Ranking"
 ).split()

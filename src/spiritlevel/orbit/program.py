@@ -102,10 +102,7 @@ def problem_of(
     group = group_of(objective, group)
     curves, source = _where_it_curves(objective, diagonal, matrix)
     grid = cells(group, objective.shapes)
-    layers: dict[str, list[int]] = {}
-    for index, g in enumerate(group.generators):
-        layers.setdefault(f"{g.layer} {g.kind}", []).append(index)
-    blocks = [np.array(members) for members in layers.values()]
+    blocks = _layers(group)
     found = balance(grid.exponents, grid.gather(curves), blocks)
     start, relative = found, np.zeros(len(grid.gather(curves)), dtype=bool)
     scale, held = torch.ones_like(objective.vector), grid
@@ -134,6 +131,14 @@ def problem_of(
         dead=int(found.dead.sum()),
         divided_out=tuple(group.generators[i].name for i in divided),
     )
+
+
+def _layers(group: Group) -> list[Array]:
+    """The generators of each layer and kind, which move together first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for index, g in enumerate(group.generators):
+        found.setdefault((g.layer, g.kind), []).append(index)
+    return [np.array(members) for members in found.values()]
 
 
 def _where_it_curves(
