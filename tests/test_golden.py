@@ -17,7 +17,7 @@ def test_every_number_is_the_recorded_one() -> None:
         assert set(numbers) == set(kept), name
         for key, value in numbers.items():
             known, moves = kept[key]
-            if abs(value - known) > 20 * moves + golden.LAST * abs(known) + golden.TINY:
+            if abs(value - known) > 20 * moves + golden.stable(key) * abs(known) + golden.TINY:
                 wrong[f"{name}: {key}"] = (value, known)
     assert not wrong
     assert met == list(record)

@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten, generator, map_tensors, rademacher
+from spiritlevel.curvature import layers as layerwise
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss.bends import combined, matrix, root
+from spiritlevel.objective.telling import telling
 
 MOST_OUTPUTS = 128  # of one example
 CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
 DRAWS = 16  # of a sampled diagonal, over all batches
+CHECKED = 6  # examples on which squares by layers are compared with those of single examples
+ALIKE = 1e-4
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
@@ -73,15 +77,17 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
 
 
 def _exact(objective: Objective, outputs: int) -> Tensor:
+    layers, shape = _layers(objective), _Curvature()
     room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
-    at_once = max(room // (outputs * objective.size), 1)
-    shape = _Curvature()
+    numbers = outputs * objective.size if layers is None else layerwise.largest(layers)
+    at_once = max(room // numbers, 1)
 
     def squares(batch: Batch) -> Tensor:
         total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
         for start in range(0, frozen.examples(batch), at_once):
             piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
-            total += _squares(objective, piece, _roots(objective, piece, shape))
+            units, sizes = _units(_roots(objective, piece, shape))
+            total += _squares(objective, layers, piece, units, sizes)
         return total
 
     with objective.smooth():
@@ -214,14 +220,51 @@ def _outputs(objective: Objective) -> int:
         return objective.outputs(objective.params, objective.few(1)).numel()
 
 
-def _squares(objective: Objective, batch: Batch, roots: Tensor) -> Tensor:
-    """Summed over the examples of a batch and the columns of their S.
-
-    In units of each example's own S: squares of float32 underflow, where a network is fitted.
-    """
-    point = objective.params
+def _units(roots: Tensor) -> tuple[Tensor, Tensor]:
+    """Every S in units of its own size: squares of float32 underflow, where a network is fitted."""
     sizes = roots.abs().flatten(1).amax(1).clamp(min=torch.finfo(roots.dtype).tiny)
-    units = roots / sizes.view(-1, *(1,) * (roots.ndim - 1))
+    return roots / sizes.view(-1, *(1,) * (roots.ndim - 1)), sizes
+
+
+def _layers(objective: Objective) -> dict[str, nn.Module] | None:
+    """The layers of a plain network, if squares by layers are those of single examples."""
+    layers = layerwise.layers_of(objective)
+    if layers is None:
+        return None
+    some = telling(objective, CHECKED)
+    piece = objective.here(some.batches[0])
+    with objective.smooth():
+        units, sizes = _units(_roots(objective, piece, _Curvature()))
+        try:
+            found = layerwise.squares(objective, layers, piece, units, sizes)
+        except RuntimeError:  # what was written over is needed, or shapes that are not known
+            return None
+        wanted = _of_examples(objective, piece, units) if found is not None else None
+    if found is None or wanted is None:
+        return None
+    expected = sizes.double().square() @ wanted
+    apart = float((found - expected).abs().max())
+    return layers if apart <= ALIKE * float(expected.max()) else None
+
+
+def _squares(
+    objective: Objective,
+    layers: dict[str, nn.Module] | None,
+    batch: Batch,
+    units: Tensor,
+    sizes: Tensor,
+) -> Tensor:
+    """Summed over the examples of a batch and the columns of their S."""
+    if layers is not None:
+        found = layerwise.squares(objective, layers, batch, units, sizes)
+        if found is not None:
+            return found
+    return sizes.double().square() @ _of_examples(objective, batch, units)
+
+
+def _of_examples(objective: Objective, batch: Batch, units: Tensor) -> Tensor:
+    """For each example by itself, in float64."""
+    point = objective.params
 
     def one(example: Batch, columns: Tensor) -> Tensor:
         alone = map_tensors(lambda t: t.unsqueeze(0), example)
@@ -233,6 +276,6 @@ def _squares(objective: Objective, batch: Batch, roots: Tensor) -> Tensor:
     try:
         squares = vmap(one)(batch, units)
     except (RuntimeError, ValueError):  # no batching rule: one example after another
-        pairs = [(map_tensors(lambda t, i=i: t[i], batch), units[i]) for i in range(len(roots))]
+        pairs = [(map_tensors(lambda t, i=i: t[i], batch), units[i]) for i in range(len(units))]
         squares = torch.stack([one(*pair) for pair in pairs])
-    return sizes.double().square() @ squares.double()
+    return squares.double()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_matrix, diags
 from scipy.sparse.linalg import lsqr
 
 from spiritlevel.orbit.cells import Array
 
 SWEEPS = 1000
+NORMAL = 4000  # generators, for normal equations
+REFINED = 6
 REACH = 100.0  # log-scales: e^100 is beyond all floating-point nets
 
 
@@ -99,15 +102,28 @@ def _dual(exponents: csr_matrix, masses: Array, weights: Array) -> float:
     if not shares.sum():
         return 0.0
     shares = shares / shares.sum()
-    root = np.sqrt(shares)
-    shift = lsqr(diags(root) @ exponents, -root, atol=1e-15, btol=1e-15, iter_lim=2000)[0]
-    shares = shares * (1 + exponents @ shift)
+    shares = shares * (1 + exponents @ _projection(exponents, shares))
     if (shares < 0).any():  # too far from balanced to say anything
         return 0.0
     shares = shares / shares.sum()
     some = shares > 0
     left = 2 * REACH * np.abs(exponents.T @ shares).sum()
     return float(np.exp(shares[some] @ np.log(masses[some] / shares[some]) - left))
+
+
+def _projection(exponents: csr_matrix, shares: Array) -> Array:
+    """s with B'(p (1 + B s)) = 0: least squares, by its normal equations where they are small."""
+    root = np.sqrt(shares)
+    dim = int(exponents.shape[1])  # type: ignore[index]
+    if dim > NORMAL:
+        return lsqr(diags(root) @ exponents, -root, atol=1e-15, btol=1e-15, iter_lim=2000)[0]
+    normal = (exponents.T @ diags(shares) @ exponents).toarray()
+    ridge = 1e-13 * max(normal.diagonal().max(initial=0.0), 1e-300)
+    factor = cho_factor(normal + ridge * np.eye(dim))
+    found = np.zeros(dim)
+    for _ in range(REFINED):  # what the ridge and the condition of the squares leave
+        found -= cho_solve(factor, exponents.T @ (shares * (1 + exponents @ found)))
+    return found
 
 
 def _two_sided_only(exponents: csr_matrix, weights: Array) -> Array:

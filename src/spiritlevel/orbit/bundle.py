@@ -25,45 +25,66 @@ POWERS = (30, 100, 300, 1000)
 LOOSE = 1e-2  # residuals inside; the value that is reported is measured anew
 KEPT = 24  # vectors in the model
 OUTER = 12
+LARGEST = 300.0  # log: sizes beyond it are those of cells without mass
 
 
 @dataclass(frozen=True)
 class Model:
-    """Gram matrices of the model's vectors by cell: (cells, r, r)."""
+    """The model's vectors, a row for each parameter, or a few rows for each cell of many.
+
+    With the rows y of a cell c, its part of the matrix is D_c^2 sum y y'. `index` is the cell of
+    every row, `masses` are the sums of y'y by cell.
+    """
 
     cells: Cells
-    grams: Array
+    rows: Tensor
+    index: Tensor
+    masses: Tensor
 
-    def weights(self, t: Array) -> tuple[Array, float]:
-        """D(t)^2 by cell over a common factor, and its logarithm.
+    @property
+    def alone(self) -> bool:
+        """Whether every cell has one row."""
+        return len(self.index) == len(self.masses)
+
+    def scaled(self, t: Array) -> tuple[Tensor, float]:
+        """The rows times D(t) over a common factor, and the logarithm of its square.
 
         With it the largest part of the matrix is 1, however far a line search reaches.
         """
-        masses = np.einsum("cii->c", self.grams)
-        logs = -2 * self.cells.log_scales(t)
-        live = masses > 0
-        factor = float((logs[live] + np.log(masses[live])).max())
-        return np.where(live, np.exp(np.where(live, logs - factor, 0.0)), 0.0), factor
+        logs = torch.from_numpy(self.cells.log_scales(t)).mul_(-2)
+        factor = float((logs + self.masses.log()).max())  # of cells without mass it is -inf
+        sizes = (logs - factor).mul_(0.5).clamp_(max=LARGEST).exp_()
+        sizes = torch.where(self.masses > 0, sizes, 0.0)
+        return self.rows * (sizes if self.alone else sizes[self.index])[:, None], factor
+
+    def by_cell(self, values: Tensor) -> Array:
+        """Sums of one number per row."""
+        if self.alone:
+            return values.numpy()
+        return torch.zeros_like(self.masses).index_add_(0, self.index, values).numpy()
 
     def log_norm(self, t: Array, power: int, free: Array) -> tuple[float, Array]:
         """log of the Schatten norm of the model, and its gradient in the free generators."""
-        weights, factor = self.weights(t)
-        values, vectors = np.linalg.eigh(np.einsum("c,cij->ij", weights, self.grams))
+        rows, factor = self.scaled(t)
+        values, vectors = np.linalg.eigh((rows.T @ rows).numpy())
         top = values[-1]
         scaled_values = np.maximum(values / top, 0.0)
         total = (scaled_values**power).sum()
         inner = (vectors * (scaled_values ** (power - 1) / total)) @ vectors.T / top
-        masses = weights * np.einsum("cij,ij->c", self.grams, inner)
-        slope = -2 * (self.cells.exponents.T @ masses)
+        slope = -2 * (self.cells.exponents.T @ self._parts(rows, inner))
         return float(factor + np.log(top) + np.log(total) / power), slope * free
+
+    def _parts(self, rows: Tensor, inner: Array) -> Array:
+        """y' M y by cell."""
+        return self.by_cell((rows @ torch.from_numpy(inner)).mul_(rows).sum(1))
 
     def dual(self, t: Array, power: int) -> Array:
         """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
-        weights, _ = self.weights(t)
-        values, vectors = np.linalg.eigh(np.einsum("c,cij->ij", weights, self.grams))
+        rows, _ = self.scaled(t)
+        values, vectors = np.linalg.eigh((rows.T @ rows).numpy())
         spread = np.maximum(values / values[-1], 0.0) ** (power - 1)
         inner = (vectors * (spread / spread.sum())) @ vectors.T
-        return np.maximum(np.einsum("cij,ij->c", self.grams, inner), 0.0)
+        return np.maximum(self._parts(self.rows, inner), 0.0)
 
 
 def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
@@ -71,12 +92,36 @@ def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
     values, vectors = torch.linalg.eigh(((inner + inner.T) / 2).double())
     keep = values > 1e-10 * values[-1]
     root = (vectors[:, keep] / values[keep].sqrt()).to(images)
-    y = images @ root
-    r = y.shape[1]
-    grams = np.empty((int(cells.exponents.shape[0]), r, r))  # type: ignore[index]
-    for i in range(r):
-        grams[:, i, :] = cells.gather(y[:, i : i + 1] * y)
-    return Model(cells, grams)
+    return _modelled(cells, (images @ root).double().cpu())
+
+
+def _modelled(cells: Cells, y: Tensor) -> Model:
+    """The rows of parameters by cell, those of a cell with very many as the root of their Gram."""
+    rows, index, start, first = [], [], 0, 0
+    for name, shape in cells.shapes.items():
+        part = cells.parts[name]
+        piece, count = y[start : start + shape.numel()], part.numel()
+        own = torch.arange(count).reshape(part).expand(shape).reshape(-1)
+        if len(own) > y.shape[1] * count:
+            piece, own = _compressed(piece, own, count)
+        rows.append(piece)
+        index.append(own + first)
+        start, first = start + shape.numel(), first + count
+    joined, places = torch.cat(rows), torch.cat(index)
+    masses = torch.zeros(first, dtype=torch.float64)
+    masses.index_add_(0, places, joined.square().sum(1))
+    return Model(cells, joined, places, masses)
+
+
+def _compressed(rows: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """As few rows for every cell as there are vectors, with the same Gram matrices."""
+    size = rows.shape[1]
+    grams = torch.zeros(count, size, size, dtype=rows.dtype)
+    for i in range(size):
+        grams[:, i].index_add_(0, index, rows[:, i : i + 1] * rows)
+    values, vectors = torch.linalg.eigh(grams)
+    roots = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
+    return roots.reshape(-1, size), torch.arange(count).repeat_interleave(size)
 
 
 def minimize_model(
@@ -223,12 +268,14 @@ def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:
 def signed_model(cells: Cells, point: _Point) -> Model:
     """Positive and negative eigenvectors in blocks of their own."""
     cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
-    grams = [model_of(cells, y, z.T @ y).grams for z, y in cuts if z.shape[1]]
-    count = sum(g.shape[1] for g in grams)
-    joined = np.zeros((grams[0].shape[0], count, count))
-    start = 0
-    for g in grams:
-        end = start + g.shape[1]
-        joined[:, start:end, start:end] = g
-        start = end
-    return Model(cells, joined)
+    found = [model_of(cells, y, z.T @ y) for z, y in cuts if z.shape[1]]
+    count = sum(model.rows.shape[1] for model in found)
+    rows, start = [], 0
+    for model in found:
+        wide = model.rows.new_zeros(len(model.rows), count)
+        wide[:, start : start + model.rows.shape[1]] = model.rows
+        rows.append(wide)
+        start += model.rows.shape[1]
+    index = torch.cat([model.index for model in found])
+    masses = torch.stack([model.masses for model in found]).sum(0)
+    return Model(cells, torch.cat(rows), index, masses)

@@ -1,0 +1,166 @@
+"""Squares layer by layer: those of single examples, and only where every layer is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from cases import labels, randn
+from spiritlevel.curvature import diagonals, layers
+
+
+class Tokens(nn.Module):
+    """A linear layer at every position, and their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.each(x)).mean(1))
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.unused, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.unused(x)
+        h = self.one(x)
+        h = h + torch.relu_(self.two(h))
+        return self.last(h)
+
+
+def conv(**options: object) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        first = nn.Conv2d(2, 4, 3, **options)  # type: ignore[arg-type]
+        norm = nn.BatchNorm2d(4)
+        nn.init.normal_(norm.weight)
+        norm.running_mean, norm.running_var = randn(4).float(), randn(4, seed=3).float().exp()
+        pool = nn.AdaptiveAvgPool2d(2)
+        return nn.Sequential(
+            first, norm, nn.ReLU(inplace=True), pool, nn.Flatten(), nn.Linear(16, 3)
+        )
+
+    return make
+
+
+PLAIN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (4,)),
+    "without biases": (lambda: nn.Linear(4, 3, bias=False), (4,)),
+    "tokens": (Tokens, (7, 4)),
+    "residual, with an unused layer": (Residual, (4,)),
+    "norm of rows": (lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), (4,)),
+    "padding": (conv(padding=1), (2, 6, 5)),
+    "stride and dilation": (conv(stride=2, dilation=2, padding=(2, 1)), (2, 9, 8)),
+    "same": (conv(padding="same", bias=False), (2, 6, 5)),
+    "valid": (conv(padding="valid"), (2, 6, 5)),
+}
+
+
+def objective_of(model: nn.Module, shape: tuple[int, ...]) -> sl.Objective:
+    return sl.Objective(model.double(), (randn(9, *shape), labels(9)), F.cross_entropy)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_by_layers_it_is_the_diagonal(name: str) -> None:
+    torch.manual_seed(0)
+    make, shape = PLAIN[name]
+    model = make()
+    objective = objective_of(model, shape)
+    assert diagonals._layers(objective) is not None
+    found = sl.ggn_diagonal(objective)
+    dense = sl.ggn(objective).dense().diagonal()
+    torch.testing.assert_close(found.values, dense, rtol=1e-9, atol=1e-12)
+    data = (randn(9, *shape), labels(9))
+    some = sl.Objective(model, data, F.cross_entropy, params="*weight")
+    torch.testing.assert_close(
+        sl.ggn_diagonal(some).values, sl.ggn(some).dense().diagonal(), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_statistics_that_moved_along_are_those_of_the_twin() -> None:
+    torch.manual_seed(0)
+    objective = objective_of(conv(padding=1)(), (2, 6, 5))
+    group = sl.symmetries(objective, statistics="free")
+    twin = group.apply(objective, group.random(0))
+    assert diagonals._layers(twin) is not None
+    dense = sl.ggn(twin).dense().diagonal()
+    torch.testing.assert_close(sl.ggn_diagonal(twin).values, dense, rtol=1e-8, atol=1e-10)
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 3))
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    model[0].register_forward_hook(lambda module, given, made: made * given[0].sum(1, keepdim=True))
+    return model
+
+
+class Cubed(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight**3
+
+
+def parametrized() -> nn.Module:
+    layer = nn.Linear(4, 5)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Cubed())
+    return nn.Sequential(layer, nn.Linear(5, 3))
+
+
+class Borrowed(nn.Module):
+    """The weights of a layer, used a second time by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.one(x)) @ self.one.weight)
+
+
+OTHERS = {
+    "tied": tied,
+    "twice": twice,
+    "hooked": hooked,
+    "parametrized": parametrized,
+    "borrowed": Borrowed,
+    "another layer": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
+    "groups": lambda: nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 4, 1, groups=2),
+                                    nn.Flatten(), nn.Linear(4, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_not_understood_is_made_example_by_example(name: str) -> None:
+    torch.manual_seed(0)
+    objective = objective_of(OTHERS[name](), (4,))
+    assert diagonals._layers(objective) is None
+    dense = sl.ggn(objective).dense().diagonal()
+    torch.testing.assert_close(sl.ggn_diagonal(objective).values, dense, rtol=1e-9, atol=1e-12)
+
+
+def test_no_hook_is_left() -> None:
+    objective = objective_of(PLAIN["mlp"][0](), (4,))
+    sl.ggn_diagonal(objective)
+    assert not any(module._forward_hooks for module in objective.module.modules())
+    known = layers.layers_of(objective)
+    assert known is not None
+    assert set(known) == {"0", "2"}
+    assert layers.largest(known) == 25
