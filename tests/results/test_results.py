@@ -39,7 +39,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "comparison": tables.three(),
     "table": tables.table(),
 }
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def made() -> dict[str, sl.Result]:

@@ -15,7 +15,7 @@ import pytest
 import spiritlevel
 from spiritlevel.results import result
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
