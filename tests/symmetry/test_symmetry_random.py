@@ -53,7 +53,7 @@ def usable(model: nn.Module, x: Tensor) -> bool:
 
 
 @given(networks(), st.sampled_from(["fixed", "free"]))
-@examples(200)
+@examples(100)
 def test_predictions_stay(net: Net, statistics: Any) -> None:
     model, x = build(net)
     fresh = example_of(net, net.seed + 1)
@@ -64,7 +64,7 @@ def test_predictions_stay(net: Net, statistics: Any) -> None:
 
 
 @given(networks(), st.sampled_from(["fixed", "free"]))
-@examples(80, 1000)
+@examples(50, 1000)
 def test_predictions_stay_without_eps(net: Net, statistics: Any) -> None:
     """What "approximate" admits is exact where no norm has an eps."""
     model, x = build(net)
@@ -83,7 +83,7 @@ TRAINED = (
 
 
 @given(networks(only=TRAINED), st.sampled_from(["exact", "approximate"]))
-@examples(40, 500)
+@examples(25, 500)
 def test_predictions_stay_in_training(net: Net, eps: Any) -> None:
     """Statistics of the batch, by way of an objective."""
     model, x = build(net)
@@ -243,7 +243,7 @@ def test_nothing_is_missed_in_random_networks(net: Net) -> None:
 
 
 @given(networks(), st.sampled_from(["fixed", "free"]), st.sampled_from(["exact", "approximate"]))
-@examples(60, 600)
+@examples(30, 600)
 def test_elements_compose(net: Net, statistics: Any, eps: Any) -> None:
     model, x = build(net)
     group = symmetries(model, x, statistics=statistics, eps=eps)
