@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from spiritlevel.base.operator import from_matrix
 from spiritlevel.theorems import CLAIMS, Setting, claims
 from spiritlevel.theorems import fitting as fitting_claims
 from spiritlevel.theorems import scaling as scaling_claims
+
+LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
 
 
 def test_a_table_with_figures_on_a_given_network() -> None:
@@ -49,11 +52,13 @@ def test_a_network_without_rescalings_is_told_so() -> None:
 def test_far_from_a_minimum_claims_about_minima_do_not_apply(case: str) -> None:
     """Nothing is refuted there: it holds, or it says why it says nothing."""
     names = [name for name, claim in CLAIMS.items() if claim.about == "network"]
+    if case != "relu mlp" and not LONG:
+        names.remove("reranking")  # ten seconds, and the other net shows it
     found = claims(BY_NAME[case].objective(), names, figures=False)
     assert found.holds
     assert "no minimum" in found["stability_edge"].skipped
     assert "no minimum" in found["epsilon_sharpness"].skipped
-    assert found["reranking"].holds is True
+    assert "reranking" not in names or found["reranking"].holds is True
 
 
 def test_unknown_names_and_other_things_are_refused() -> None:
