@@ -15,6 +15,7 @@ from spiritlevel import Objective
 
 N = 10
 SPLITS = ([10], [5, 5], [8, 2], [1] * 10)
+DENSE: dict[str, Tensor] = {}  # Hessians by the name of the case
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,12 @@ class Case:
         return Objective(self.model(), self.data(), self.loss, **{**self.options, **options})
 
     def dense_hessian(self) -> Tensor:
-        """By double backward over the plain loss of the whole data set."""
+        """By double backward over the plain loss of the whole data set; made once."""
+        if self.name not in DENSE:
+            DENSE[self.name] = self._dense_hessian()
+        return DENSE[self.name].clone()
+
+    def _dense_hessian(self) -> Tensor:
         model, data = self.model(), self.data()
         model.train(self.options.get("mode") == "train")
         names = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -125,7 +131,14 @@ def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=7, n_positions=6, n_embd=4, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=7,
+        n_positions=6,
+        n_embd=4,
+        n_inner=5,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return GPT2LMHeadModel(config)
 
@@ -135,11 +148,11 @@ def llama() -> nn.Module:
 
     config = LlamaConfig(
         vocab_size=7,
-        hidden_size=8,
-        intermediate_size=6,
+        hidden_size=4,
+        intermediate_size=3,
         num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         max_position_embeddings=8,
         bos_token_id=0,
         eos_token_id=0,

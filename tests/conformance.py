@@ -59,37 +59,31 @@ def check(measure: Measure) -> None:
     assert measure.title
     assert measure.family
     assert measure.cost
-    _is_deterministic(measure)
-    _leaves_no_trace(measure)
-    _does_not_see_batches(measure)
-    _is_honest(measure)
-    _keeps_its_promises(measure)
+    here = estimates(measure, objective())
+    _is_deterministic_and_leaves_no_trace(measure, here)
+    _does_not_see_batches(measure, here)
+    _is_honest(here)
+    _keeps_its_promises(measure, here)
 
 
-def _is_deterministic(measure: Measure) -> None:
-    # to rounding: the place of a vector in memory decides in which order BLAS adds
-    again = pytest.approx(values(measure, objective()), rel=1e-12)
-    assert values(measure, objective()) == again, "chance"
-
-
-def _leaves_no_trace(measure: Measure) -> None:
+def _is_deterministic_and_leaves_no_trace(measure: Measure, here: list[Estimate]) -> None:
     point = objective()
     before, state = point.vector.clone(), torch.get_rng_state()
     weights = [p.detach().clone() for p in trained().parameters()]
-    values(measure, point)
+    # to rounding: the place of a vector in memory decides in which order BLAS adds
+    assert values(measure, point) == pytest.approx([e.value for e in here], rel=1e-12), "chance"
     assert torch.equal(point.vector, before)
     assert torch.equal(torch.get_rng_state(), state), "global generator"
     assert all(torch.equal(p, w) for p, w in zip(trained().parameters(), weights, strict=True))
 
 
-def _does_not_see_batches(measure: Measure) -> None:
-    whole, split = values(measure, objective()), values(measure, objective(16))
-    for a, b in zip(whole, split, strict=True):
-        assert math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9), "batches"
+def _does_not_see_batches(measure: Measure, here: list[Estimate]) -> None:
+    for a, b in zip(here, values(measure, objective(16)), strict=True):
+        assert math.isclose(a.value, b, rel_tol=1e-6, abs_tol=1e-9), "batches"
 
 
-def _is_honest(measure: Measure) -> None:
-    for e in estimates(measure, objective()):
+def _is_honest(here: list[Estimate]) -> None:
+    for e in here:
         assert math.isfinite(e.value)
         assert e.seconds >= 0
         assert e.converged or e.remedy, "no remedy"
@@ -97,9 +91,8 @@ def _is_honest(measure: Measure) -> None:
             assert e.error == 0
 
 
-def _moved(measure: Measure, group: sl.Group) -> Iterator[bool]:
+def _moved(measure: Measure, group: sl.Group, here: list[Estimate]) -> Iterator[bool]:
     base = objective()
-    here = estimates(measure, base)
     for seed in SEEDS:
         there = estimates(measure, group.apply(base, group.random(seed, 1.0)))
         yield any(
@@ -108,9 +101,9 @@ def _moved(measure: Measure, group: sl.Group) -> Iterator[bool]:
         )
 
 
-def _keeps_its_promises(measure: Measure) -> None:
+def _keeps_its_promises(measure: Measure, here: list[Estimate]) -> None:
     """What declares an invariance and moves fails; so does what declares none and stays."""
     group = sl.symmetries(objective())
-    layers, units = any(_moved(measure, group.layerwise())), any(_moved(measure, group))
+    layers, units = (any(_moved(measure, moves, here)) for moves in (group.layerwise(), group))
     assert layers == (not measure.promises("layer")), "layers"
     assert units == (not measure.promises("unit")), "units"

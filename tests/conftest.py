@@ -1,4 +1,4 @@
-"""One thread for each worker, and a user's own module for the command to find."""
+"""One thread for each worker, long files first, and a user's own module for the command to find."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ import torch
 # a shell starts what runs in its background deaf to Ctrl-C, and tests press it
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # two workers with two threads each would fight for two cores
+
+# The longest files, longest first: two workers that take them last wait for each other.
+FIRST = (
+    *("test_premise_suite", "test_docs", "test_untouched", "test_orbit", "test_golden"),
+    *("test_comparing_truth", "test_symmetry_random", "test_curvature", "test_comparing"),
+    *("test_theorems", "test_audit_truth", "test_cli_audit", "test_audit", "test_claims"),
+    *("test_conformance", "test_claims_page", "test_cli_options", "test_spectral_truth"),
+    *("test_results", "test_diagonals", "test_supremum", "test_spectral"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order within a file stays."""
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
 
 MINE = """
 import torch

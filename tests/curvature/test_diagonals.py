@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -89,10 +91,15 @@ def test_convexity_is_seen_on_all_the_data() -> None:
         sl.orbit.minimum(objective, norm="trace")
 
 
+@functools.cache
+def default() -> sl.Objective:
+    return sl.default_objective()
+
+
 @pytest.mark.parametrize("factor", [1, 4, 16, 32])
 def test_confident_networks_in_float32_are_those_of_float64(factor: int) -> None:
     """The last layer scaled up saturates the softmax: 1 - p has no digit left in float32."""
-    objective = sl.default_objective()
+    objective = default()
     last = list(objective.params)[-2:]
     scaled = objective.at({name: factor * objective.params[name] for name in last})
     for norm in ("trace", "spectral"):

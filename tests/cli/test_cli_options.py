@@ -75,13 +75,11 @@ def test_the_version_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"spiritlevel {sl.__version__} False"
-    done = subprocess.run(
-        [sys.executable, "-m", "spiritlevel", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == f"spiritlevel {sl.__version__}"
+    for module in ("spiritlevel", "spiritlevel.cli"):
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == f"spiritlevel {sl.__version__}"
 
 
 @pytest.mark.parametrize("command", ["measure", "audit", "symmetries", "sharpen", "compare"])

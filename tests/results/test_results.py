@@ -39,7 +39,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "comparison": tables.three(),
     "table": tables.table(),
 }
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def made() -> dict[str, sl.Result]:
@@ -52,7 +52,7 @@ def made() -> dict[str, sl.Result]:
         "table": sl.measure(objective, ["loss", "lambda_max", "layer_traces"], compile=False),
         "audit": sl.audit(objective, ["loss", "hessian_spectral", "orbit_trace"]),
         "comparison": sl.compare(nets, ["loss", "hessian_spectral", "keskar"]),
-        "claims": sl.claims(small_net(), ["radial_map", "any_labels"]),
+        "claims": sl.claims(small_net(), ["gradient_law", "any_labels"]),
         "symmetries": sl.symmetries(objective).result("net", told),
         "sharpening": twin.result("net", 1e3, told),
     }
@@ -284,6 +284,6 @@ def test_the_kinds_share_what_they_have_in_common(real: dict[str, sl.Result]) ->
     assert isinstance(claims, Claims)
     assert isinstance(real["symmetries"], Symmetries)
     assert isinstance(real["sharpening"], Sharpening)
-    with pytest.raises(sl.SpiritlevelError, match="no claim 'x'; there are: radial_map, any_labe"):
+    with pytest.raises(sl.SpiritlevelError, match="no claim 'x'; there are: gradient_law, any"):
         claims["x"]
     assert compared["loss"].title == "loss"

@@ -14,7 +14,7 @@ from premises.nets import ARCHITECTURES
 from premises.verdicts import confront
 
 LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
-EACH = 120 if LONG else 12  # of every architecture: more than 2,000, or 200, in all
+EACH = 120 if LONG else 6  # of every architecture: more than 2,000, or 100, in all
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

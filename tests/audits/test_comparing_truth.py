@@ -14,7 +14,7 @@ import spiritlevel as sl
 from spiritlevel.audits.comparison import EQUAL, Pair
 
 LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
-INDICES = range(100 if LONG else 20)
+INDICES = range(100 if LONG else 14)
 
 
 @functools.cache
