@@ -45,7 +45,7 @@ def model_at(matrix: Tensor, cells: Cells, t: Array, count: int = 3) -> Model:
 def matrix_of(model: Model, t: Array) -> Array:
     """Y' D(t)^2 Y."""
     rows, factor = model.scaled(t)
-    return np.exp(factor) * (rows.T @ rows).numpy()
+    return np.exp(factor) * (rows.T @ rows)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,8 +71,8 @@ def test_far_out_the_model_is_what_its_logarithm_says() -> None:
         logs = -2 * cells.log_scales(t)
         top = logs == logs.max()
         value, slope = model.log_norm(t, 30, ALL)
-        some = model.rows[torch.from_numpy(top)[model.index]]
-        schatten = np.linalg.norm(np.linalg.eigvalsh((some.T @ some).numpy()), 30)
+        some = model.rows[top[model.index]]
+        schatten = np.linalg.norm(np.linalg.eigvalsh(some.T @ some), 30)
         assert value == pytest.approx(logs.max() + np.log(schatten), rel=1e-12)
         exponents = cells.exponents[int(np.argmax(logs))].toarray()[0]
         assert slope == pytest.approx(-2 * exponents, rel=1e-6, abs=1e-9)
@@ -123,5 +123,5 @@ def test_cells_of_many_parameters_are_a_few_rows() -> None:
     sizes = torch.from_numpy(np.exp(-2 * (exponents @ t)))[cell]
     expected = images.T @ (sizes[:, None] * images)
     assert matrix_of(model, t) == pytest.approx(expected.numpy(), rel=1e-9, abs=1e-9)
-    parts_of = model.by_cell(model.rows.square().sum(1))
-    assert parts_of == pytest.approx(model.masses.numpy(), rel=1e-12)
+    parts_of = model.by_cell((model.rows**2).sum(1))
+    assert parts_of == pytest.approx(model.masses, rel=1e-12)

@@ -24,7 +24,7 @@ MOST_OUTPUTS = 128  # of one example
 CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
 DRAWS = 16  # of a sampled diagonal, over all batches
 CHECKED = 6  # examples on which squares by layers are compared with those of single examples
-ALIKE = 1e-4
+ALIKE = 1e-9
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
 
 
@@ -231,20 +231,19 @@ def _layers(objective: Objective) -> dict[str, nn.Module] | None:
     layers = layerwise.layers_of(objective)
     if layers is None:
         return None
-    some = telling(objective, CHECKED)
-    piece = objective.here(some.batches[0])
-    with objective.smooth():
-        units, sizes = _units(_roots(objective, piece, _Curvature()))
-        try:
-            found = layerwise.squares(objective, layers, piece, units, sizes)
-        except RuntimeError:  # what was written over is needed, or shapes that are not known
-            return None
-        wanted = _of_examples(objective, piece, units) if found is not None else None
-    if found is None or wanted is None:
+    try:  # in float64: products of tf32 differ by as much as a wrong one might
+        some = telling(objective, CHECKED).to(torch.float64)
+        piece, copies = some.here(some.batches[0]), layerwise.layers_of(some)
+        with some.smooth():
+            units, sizes = _units(_roots(some, piece, _Curvature()))
+            found = layerwise.squares(some, copies or {}, piece, units, sizes)
+            wanted = sizes.double().square() @ _of_examples(some, piece, units)
+    except RuntimeError:  # written over, of shapes that are not known, or of one precision
         return None
-    expected = sizes.double().square() @ wanted
-    apart = float((found - expected).abs().max())
-    return layers if apart <= ALIKE * float(expected.max()) else None
+    if found is None:
+        return None
+    apart = float((found - wanted).abs().max())
+    return layers if apart <= ALIKE * float(wanted.max()) else None
 
 
 def _squares(

@@ -1,7 +1,8 @@
 """Squares of the derivatives of every example, layer by layer instead of example by example.
 
 For y = W x the gradient of one example is d x', and sum_i (d_i x_i')^2 = (d^2)' (x^2): no gradient
-of a single example is ever laid out. Convolutions and norms sum over their positions first.
+of a single example is ever laid out. Layers that see several positions sum over them first. For
+convolutions this is no faster than the gradients of single examples, so they are left to those.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spiritlevel.objective import Objective
@@ -57,8 +57,6 @@ def _known(module: nn.Module) -> bool:
         return False
     if not {name for name, _ in module.named_parameters()} <= {"weight", "bias"}:
         return False
-    if isinstance(module, nn.Conv2d):
-        return module.groups == 1 and module.padding_mode == "zeros" and type(module) is nn.Conv2d
     if type(module) in BATCH_NORMS:
         return module.running_mean is not None and not module.training
     return type(module) is nn.Linear
@@ -125,9 +123,7 @@ def _watched(layers: dict[str, nn.Module]) -> Iterator[dict[str, Seen]]:
 
 
 def _rule(layer: nn.Module) -> Rule:
-    if isinstance(layer, nn.Linear):
-        return _linear
-    return _convolution if isinstance(layer, nn.Conv2d) else _norm
+    return _linear if isinstance(layer, nn.Linear) else _norm
 
 
 def _linear(layer: nn.Module, x: Tensor, d: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -136,20 +132,6 @@ def _linear(layer: nn.Module, x: Tensor, d: Tensor, weights: Tensor) -> dict[str
         return {"weight": back.T @ x.double().square(), "bias": back.sum(0)}
     x, d = x.flatten(1, -2), d.flatten(1, -2)
     return _summed(d.mT @ x, d.sum(1), weights)
-
-
-def _convolution(layer: nn.Module, x: Tensor, d: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    assert isinstance(layer, nn.Conv2d)
-    padding, x = layer.padding, x if x.ndim == 4 else x[None]
-    if isinstance(padding, str):
-        reach = [k * (n - 1) for k, n in zip(layer.dilation, layer.kernel_size, strict=True)]
-        sides = [(0, 0) if padding == "valid" else (r // 2, r - r // 2) for r in reach]
-        x = F.pad(x, [side for pair in reversed(sides) for side in pair])
-        padding = (0, 0)
-    taps = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
-    d = d.flatten(2)
-    found = _summed(d @ taps.mT, d.sum(2), weights)
-    return {**found, "weight": found["weight"].reshape(layer.weight.shape)}
 
 
 def _norm(layer: nn.Module, x: Tensor, d: Tensor, weights: Tensor) -> dict[str, Tensor]:

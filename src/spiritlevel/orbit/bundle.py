@@ -7,6 +7,7 @@ exact at the points whose top eigenvectors are in it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,40 +34,44 @@ class Model:
     """The model's vectors, a row for each parameter, or a few rows for each cell of many.
 
     With the rows y of a cell c, its part of the matrix is D_c^2 sum y y'. `index` is the cell of
-    every row, `masses` are the sums of y'y by cell.
+    every row, `masses` are the sums of y'y by cell. In numpy: the threads of torch cost more than
+    they gain on arrays of this size.
     """
 
     cells: Cells
-    rows: Tensor
-    index: Tensor
-    masses: Tensor
+    rows: Array
+    index: Array
+    masses: Array
 
-    @property
+    @functools.cached_property
+    def live(self) -> Array:
+        """log of the masses; cells without one are out of it."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
+
+    @functools.cached_property
     def alone(self) -> bool:
         """Whether every cell has one row."""
         return len(self.index) == len(self.masses)
 
-    def scaled(self, t: Array) -> tuple[Tensor, float]:
+    def scaled(self, t: Array) -> tuple[Array, float]:
         """The rows times D(t) over a common factor, and the logarithm of its square.
 
         With it the largest part of the matrix is 1, however far a line search reaches.
         """
-        logs = torch.from_numpy(self.cells.log_scales(t)).mul_(-2)
-        factor = float((logs + self.masses.log()).max())  # of cells without mass it is -inf
-        sizes = (logs - factor).mul_(0.5).clamp_(max=LARGEST).exp_()
-        sizes = torch.where(self.masses > 0, sizes, 0.0)
+        logs = -2 * self.cells.log_scales(t)
+        factor = float((logs + self.live).max())
+        sizes = np.exp(np.minimum(0.5 * (logs - factor), LARGEST)) * (self.masses > 0)
         return self.rows * (sizes if self.alone else sizes[self.index])[:, None], factor
 
-    def by_cell(self, values: Tensor) -> Array:
+    def by_cell(self, values: Array) -> Array:
         """Sums of one number per row."""
-        if self.alone:
-            return values.numpy()
-        return torch.zeros_like(self.masses).index_add_(0, self.index, values).numpy()
+        return values if self.alone else np.bincount(self.index, values, len(self.masses))
 
     def log_norm(self, t: Array, power: int, free: Array) -> tuple[float, Array]:
         """log of the Schatten norm of the model, and its gradient in the free generators."""
         rows, factor = self.scaled(t)
-        values, vectors = np.linalg.eigh((rows.T @ rows).numpy())
+        values, vectors = np.linalg.eigh(rows.T @ rows)
         top = values[-1]
         scaled_values = np.maximum(values / top, 0.0)
         total = (scaled_values**power).sum()
@@ -74,14 +79,14 @@ class Model:
         slope = -2 * (self.cells.exponents.T @ self._parts(rows, inner))
         return float(factor + np.log(top) + np.log(total) / power), slope * free
 
-    def _parts(self, rows: Tensor, inner: Array) -> Array:
+    def _parts(self, rows: Array, inner: Array) -> Array:
         """y' M y by cell."""
-        return self.by_cell((rows @ torch.from_numpy(inner)).mul_(rows).sum(1))
+        return self.by_cell(np.einsum("ij,ij->i", rows @ inner, rows))
 
     def dual(self, t: Array, power: int) -> Array:
         """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
         rows, _ = self.scaled(t)
-        values, vectors = np.linalg.eigh((rows.T @ rows).numpy())
+        values, vectors = np.linalg.eigh(rows.T @ rows)
         spread = np.maximum(values / values[-1], 0.0) ** (power - 1)
         inner = (vectors * (spread / spread.sum())) @ vectors.T
         return np.maximum(self._parts(self.rows, inner), 0.0)
@@ -92,36 +97,38 @@ def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
     values, vectors = torch.linalg.eigh(((inner + inner.T) / 2).double())
     keep = values > 1e-10 * values[-1]
     root = (vectors[:, keep] / values[keep].sqrt()).to(images)
-    return _modelled(cells, (images @ root).double().cpu())
+    return _modelled(cells, (images @ root).double().cpu().numpy())
 
 
-def _modelled(cells: Cells, y: Tensor) -> Model:
+def _modelled(cells: Cells, y: Array) -> Model:
     """The rows of parameters by cell, those of a cell with very many as the root of their Gram."""
     rows, index, start, first = [], [], 0, 0
     for name, shape in cells.shapes.items():
-        part = cells.parts[name]
-        piece, count = y[start : start + shape.numel()], part.numel()
-        own = torch.arange(count).reshape(part).expand(shape).reshape(-1)
+        part = tuple(cells.parts[name])
+        count = cells.parts[name].numel()
+        piece = y[start : start + shape.numel()]
+        own = np.broadcast_to(np.arange(count).reshape(part), tuple(shape)).reshape(-1)
         if len(own) > y.shape[1] * count:
             piece, own = _compressed(piece, own, count)
         rows.append(piece)
         index.append(own + first)
         start, first = start + shape.numel(), first + count
-    joined, places = torch.cat(rows), torch.cat(index)
-    masses = torch.zeros(first, dtype=torch.float64)
-    masses.index_add_(0, places, joined.square().sum(1))
+    joined, places = np.concatenate(rows), np.concatenate(index)
+    masses = np.bincount(places, (joined**2).sum(1), first)
     return Model(cells, joined, places, masses)
 
 
-def _compressed(rows: Tensor, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _compressed(rows: Array, index: Array, count: int) -> tuple[Array, Array]:
     """As few rows for every cell as there are vectors, with the same Gram matrices."""
     size = rows.shape[1]
-    grams = torch.zeros(count, size, size, dtype=rows.dtype)
+    grams = np.empty((count, size, size))
     for i in range(size):
-        grams[:, i].index_add_(0, index, rows[:, i : i + 1] * rows)
-    values, vectors = torch.linalg.eigh(grams)
-    roots = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
-    return roots.reshape(-1, size), torch.arange(count).repeat_interleave(size)
+        for j in range(i + 1):
+            sums = np.bincount(index, rows[:, i] * rows[:, j], count)
+            grams[:, i, j] = grams[:, j, i] = sums
+    values, vectors = np.linalg.eigh(grams)
+    roots = np.sqrt(np.maximum(values, 0.0))[..., None] * vectors.swapaxes(1, 2)
+    return roots.reshape(-1, size), np.repeat(np.arange(count), size)
 
 
 def minimize_model(
@@ -272,10 +279,10 @@ def signed_model(cells: Cells, point: _Point) -> Model:
     count = sum(model.rows.shape[1] for model in found)
     rows, start = [], 0
     for model in found:
-        wide = model.rows.new_zeros(len(model.rows), count)
+        wide = np.zeros((len(model.rows), count))
         wide[:, start : start + model.rows.shape[1]] = model.rows
         rows.append(wide)
         start += model.rows.shape[1]
-    index = torch.cat([model.index for model in found])
-    masses = torch.stack([model.masses for model in found]).sum(0)
-    return Model(cells, torch.cat(rows), index, masses)
+    index = np.concatenate([model.index for model in found])
+    masses = np.sum([model.masses for model in found], axis=0)
+    return Model(cells, np.concatenate(rows), index, masses)
