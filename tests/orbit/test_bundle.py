@@ -44,8 +44,8 @@ def model_at(matrix: Tensor, cells: Cells, t: Array, count: int = 3) -> Model:
 
 def matrix_of(model: Model, t: Array) -> Array:
     """Y' D(t)^2 Y."""
-    rows, factor = model.scaled(t)
-    return np.exp(factor) * (rows.T @ rows)
+    columns, factor = model.scaled(t)
+    return np.exp(factor) * (columns @ columns.T)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,8 +71,8 @@ def test_far_out_the_model_is_what_its_logarithm_says() -> None:
         logs = -2 * cells.log_scales(t)
         top = logs == logs.max()
         value, slope = model.log_norm(t, 30, ALL)
-        some = model.rows[top[model.index]]
-        schatten = np.linalg.norm(np.linalg.eigvalsh(some.T @ some), 30)
+        some = model.columns[:, top[model.index]]
+        schatten = np.linalg.norm(np.linalg.eigvalsh(some @ some.T), 30)
         assert value == pytest.approx(logs.max() + np.log(schatten), rel=1e-12)
         exponents = cells.exponents[int(np.argmax(logs))].toarray()[0]
         assert slope == pytest.approx(-2 * exponents, rel=1e-6, abs=1e-9)
@@ -109,19 +109,19 @@ def test_the_least_norm_of_an_indefinite_matrix(seed: int) -> None:
     assert turned.value == pytest.approx(plain.value, rel=2e-2)
 
 
-def test_cells_of_many_parameters_are_a_few_rows() -> None:
-    """The same matrix as with a row for each parameter; a Gram matrix has no more."""
+def test_cells_of_many_parameters_are_a_few_columns() -> None:
+    """The same matrix as with a column for each parameter; a Gram matrix has no more."""
     group = torch.arange(3).reshape(3, 1)
     shapes = {"w": torch.Size([3, 40]), "b": torch.Size([5])}
     parts = {"w": torch.Size([3, 1]), "b": torch.Size([5])}
     exponents = csr_matrix(np.random.default_rng(0).normal(size=(8, DIM)))
     images = randn(125, 4)
     model = model_of(Cells(shapes, parts, exponents), images, torch.eye(4).double())
-    assert model.rows.shape == (3 * 4 + 5, 4)
+    assert model.columns.shape == (4, 3 * 4 + 5)
     t = np.random.default_rng(1).normal(size=DIM)
     cell = torch.cat([group.expand(3, 40).reshape(-1), torch.arange(3, 8)])
     sizes = torch.from_numpy(np.exp(-2 * (exponents @ t)))[cell]
     expected = images.T @ (sizes[:, None] * images)
     assert matrix_of(model, t) == pytest.approx(expected.numpy(), rel=1e-9, abs=1e-9)
-    parts_of = model.by_cell((model.rows**2).sum(1))
+    parts_of = model.by_cell((model.columns**2).sum(0))
     assert parts_of == pytest.approx(model.masses, rel=1e-12)

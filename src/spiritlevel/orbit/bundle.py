@@ -31,15 +31,15 @@ LARGEST = 300.0  # log: sizes beyond it are those of cells without mass
 
 @dataclass(frozen=True)
 class Model:
-    """The model's vectors, a row for each parameter, or a few rows for each cell of many.
+    """The model's vectors, a column for each parameter, or a few columns for each cell of many.
 
-    With the rows y of a cell c, its part of the matrix is D_c^2 sum y y'. `index` is the cell of
-    every row, `masses` are the sums of y'y by cell. In numpy: the threads of torch cost more than
-    they gain on arrays of this size.
+    With the columns y of a cell c, its part of the matrix is D_c^2 sum y y'. `index` is the cell of
+    every column, `masses` are the sums of y'y by cell. In numpy, and into the same room every time:
+    the threads of torch, and new memory, cost more than the products.
     """
 
     cells: Cells
-    rows: Array
+    columns: Array  # (vectors, parameters)
     index: Array
     masses: Array
 
@@ -50,46 +50,52 @@ class Model:
             return np.log(self.masses)
 
     @functools.cached_property
+    def _room(self) -> tuple[Array, Array]:
+        return np.empty_like(self.columns), np.empty_like(self.columns)
+
+    @functools.cached_property
     def alone(self) -> bool:
-        """Whether every cell has one row."""
+        """Whether every cell has one column."""
         return len(self.index) == len(self.masses)
 
     def scaled(self, t: Array) -> tuple[Array, float]:
-        """The rows times D(t) over a common factor, and the logarithm of its square.
+        """The columns times D(t) over a common factor, and the logarithm of its square.
 
         With it the largest part of the matrix is 1, however far a line search reaches.
         """
         logs = -2 * self.cells.log_scales(t)
         factor = float((logs + self.live).max())
         sizes = np.exp(np.minimum(0.5 * (logs - factor), LARGEST)) * (self.masses > 0)
-        return self.rows * (sizes if self.alone else sizes[self.index])[:, None], factor
+        sizes = sizes if self.alone else sizes[self.index]
+        return np.multiply(self.columns, sizes, out=self._room[0]), factor
 
     def by_cell(self, values: Array) -> Array:
-        """Sums of one number per row."""
+        """Sums of one number per column."""
         return values if self.alone else np.bincount(self.index, values, len(self.masses))
 
     def log_norm(self, t: Array, power: int, free: Array) -> tuple[float, Array]:
         """log of the Schatten norm of the model, and its gradient in the free generators."""
-        rows, factor = self.scaled(t)
-        values, vectors = np.linalg.eigh(rows.T @ rows)
+        columns, factor = self.scaled(t)
+        values, vectors = np.linalg.eigh(columns @ columns.T)
         top = values[-1]
         scaled_values = np.maximum(values / top, 0.0)
         total = (scaled_values**power).sum()
         inner = (vectors * (scaled_values ** (power - 1) / total)) @ vectors.T / top
-        slope = -2 * (self.cells.exponents.T @ self._parts(rows, inner))
+        slope = -2 * (self.cells.exponents.T @ self._parts(columns, inner))
         return float(factor + np.log(top) + np.log(total) / power), slope * free
 
-    def _parts(self, rows: Array, inner: Array) -> Array:
+    def _parts(self, columns: Array, inner: Array) -> Array:
         """y' M y by cell."""
-        return self.by_cell(np.einsum("ij,ij->i", rows @ inner, rows))
+        image = np.matmul(inner, columns, out=self._room[1])
+        return self.by_cell(np.einsum("ij,ij->j", image, columns))
 
     def dual(self, t: Array, power: int) -> Array:
         """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
-        rows, _ = self.scaled(t)
-        values, vectors = np.linalg.eigh(rows.T @ rows)
+        columns, _ = self.scaled(t)
+        values, vectors = np.linalg.eigh(columns @ columns.T)
         spread = np.maximum(values / values[-1], 0.0) ** (power - 1)
         inner = (vectors * (spread / spread.sum())) @ vectors.T
-        return np.maximum(self._parts(self.rows, inner), 0.0)
+        return np.maximum(self._parts(self.columns, inner), 0.0)
 
 
 def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
@@ -115,7 +121,7 @@ def _modelled(cells: Cells, y: Array) -> Model:
         start, first = start + shape.numel(), first + count
     joined, places = np.concatenate(rows), np.concatenate(index)
     masses = np.bincount(places, (joined**2).sum(1), first)
-    return Model(cells, joined, places, masses)
+    return Model(cells, np.ascontiguousarray(joined.T), places, masses)
 
 
 def _compressed(rows: Array, index: Array, count: int) -> tuple[Array, Array]:
@@ -276,13 +282,12 @@ def signed_model(cells: Cells, point: _Point) -> Model:
     """Positive and negative eigenvectors in blocks of their own."""
     cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
     found = [model_of(cells, y, z.T @ y) for z, y in cuts if z.shape[1]]
-    count = sum(model.rows.shape[1] for model in found)
-    rows, start = [], 0
+    columns, start = [], 0
     for model in found:
-        wide = np.zeros((len(model.rows), count))
-        wide[:, start : start + model.rows.shape[1]] = model.rows
-        rows.append(wide)
-        start += model.rows.shape[1]
+        wide = np.zeros((sum(len(one.columns) for one in found), model.columns.shape[1]))
+        wide[start : start + len(model.columns)] = model.columns
+        columns.append(wide)
+        start += len(model.columns)
     index = np.concatenate([model.index for model in found])
     masses = np.sum([model.masses for model in found], axis=0)
-    return Model(cells, np.concatenate(rows), index, masses)
+    return Model(cells, np.concatenate(columns, axis=1), index, masses)
