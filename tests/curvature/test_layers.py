@@ -145,6 +145,32 @@ def test_what_is_not_understood_is_made_example_by_example(name: str) -> None:
     torch.testing.assert_close(sl.ggn_diagonal(objective).values, dense, rtol=1e-9, atol=1e-12)
 
 
+class Sometimes(nn.Module):
+    """Borrows the weights of a layer, but only from some examples on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.one(x))
+        far = (x[:, :1] > 100).to(x)
+        return self.last(h + far * (h @ self.one.weight))
+
+
+def test_what_single_batches_do_is_seen_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six examples are compared beforehand; the others are looked at when their turn comes."""
+    torch.manual_seed(0)
+    x = randn(40, 4)
+    x[-3:, 0] = 101.0
+    objective = sl.Objective(Sometimes().double(), (x, labels(40)), F.cross_entropy, microbatch=10)
+    near = objective.on([(x[:10], labels(40)[:10])])
+    monkeypatch.setattr(diagonals, "telling", lambda objective, n: near)
+    assert diagonals._layers(objective) is not None
+    dense = sl.ggn(objective).dense().diagonal()
+    torch.testing.assert_close(sl.ggn_diagonal(objective).values, dense, rtol=1e-9, atol=1e-12)
+
+
 def test_no_hook_is_left() -> None:
     objective = objective_of(PLAIN["mlp"][0](), (4,))
     sl.ggn_diagonal(objective)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,9 @@ def test_a_matrix_of_ones_own() -> None:
     assert unknown(norm="spectral").lower_bound is None
     with pytest.raises(sl.SpiritlevelError, match="needs its diagonal"):
         unknown(norm="trace")
+    negative = replace(sl.from_matrix(-torch.eye(objective.size).double()), psd=True)
+    with pytest.raises(sl.SpiritlevelError, match="says psd=True, and its diagonal reaches -1"):
+        sl.orbit.minimum(objective, group, operator=negative)
     with pytest.raises(sl.SpiritlevelError, match="operator has the size 3; give one of the"):
         sl.orbit.minimum(objective, group, operator=sl.from_matrix(torch.eye(3)))
 

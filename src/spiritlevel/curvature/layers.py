@@ -18,6 +18,8 @@ from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Relative: what rounding may do to a gradient that is summed in another order
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-2}
 # (module, input, derivatives by the output, weights of the examples) -> sums of squares by name
 Rule = Callable[[nn.Module, Tensor, Tensor, Tensor], dict[str, Tensor]]
 
@@ -70,9 +72,10 @@ def largest(layers: dict[str, nn.Module]) -> int:
 def squares(
     objective: Objective, layers: dict[str, nn.Module], batch: Batch, columns: Tensor, sizes: Tensor
 ) -> Tensor | None:
-    """sum_i s_i^2 sum_c (J_i' v_ic)^2 in float64, flat; None where a layer runs not once.
+    """sum_i s_i^2 sum_c (J_i' v_ic)^2 in float64, flat; None where layers are not all there is.
 
-    `columns` are (examples, outputs, columns), `sizes` the s_i.
+    `columns` are (examples, outputs, columns), `sizes` the s_i. That every layer runs once, and
+    that no parameter is used beside its layer, is seen on all examples that are given.
     """
     with torch.enable_grad(), _watched(layers) as seen:
         point = {k: p.detach().clone().requires_grad_() for k, p in objective.params.items()}
@@ -82,6 +85,8 @@ def squares(
     total = {
         name: p.new_zeros(p.shape, dtype=torch.float64) for name, p in objective.params.items()
     }
+    if not _whole(layers, seen, point, out, columns[..., 0].reshape(out.shape)):
+        return None
     weights = sizes.double().square()
     tails = [one.outputs[0] for one in seen.values()]
     for c in range(columns.shape[-1]):
@@ -98,6 +103,33 @@ def squares(
                 if key in total:
                     total[key] += value
     return torch.cat([value.reshape(-1) for value in total.values()])
+
+
+def _whole(
+    layers: dict[str, nn.Module],
+    seen: dict[str, Seen],
+    point: dict[str, Tensor],
+    out: Tensor,
+    column: Tensor,
+) -> bool:
+    """Whether one gradient of all examples together is the sum of d x' over the layers."""
+    tails = [one.outputs[0] for one in seen.values()]
+    ends = [*tails, *point.values()]
+    pulled = torch.autograd.grad(out, ends, column, retain_graph=True, materialize_grads=True)
+    wanted = dict(zip(point, pulled[len(tails) :], strict=True))
+    for (name, one), d in zip(seen.items(), pulled, strict=False):
+        x, prefix = one.inputs[0], f"{name}." if name else ""
+        if isinstance(layers[name], nn.Linear):
+            back = d.flatten(0, -2)
+            found = {"weight": back.T @ x.flatten(0, -2), "bias": back.sum(0)}
+        else:
+            both = {"weight": d * x, "bias": d}
+            found = {own: value.transpose(0, 1).flatten(1).sum(1) for own, value in both.items()}
+        for own, value in found.items():
+            known = wanted.get(f"{prefix}{own}", value)
+            if not (value - known).norm() <= ROUNDING[value.dtype] * known.norm():
+                return False
+    return True
 
 
 @contextlib.contextmanager

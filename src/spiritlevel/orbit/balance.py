@@ -115,6 +115,8 @@ def _projection(exponents: csr_matrix, shares: Array) -> Array:
     """s with B'(p (1 + B s)) = 0: least squares, by its normal equations where they are small."""
     root = np.sqrt(shares)
     dim = int(exponents.shape[1])  # type: ignore[index]
+    if not dim:
+        return np.zeros(0)
     if dim > NORMAL:
         return lsqr(diags(root) @ exponents, -root, atol=1e-15, btol=1e-15, iter_lim=2000)[0]
     normal = (exponents.T @ diags(shares) @ exponents).toarray()

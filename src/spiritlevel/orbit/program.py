@@ -29,6 +29,7 @@ from spiritlevel.symmetry.find import group_of
 Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
 ROW_PROBES = 8
 DENSE = 4000  # parameters, for the whole matrix
+NEGATIVE = 1e-5  # of the largest entry of a diagonal: less is rounding
 SETTLED = 1e-3  # relative gap of a balance that has found its minimum
 
 
@@ -172,7 +173,13 @@ def _where_it_curves(
 def _of_operator(operator: Operator) -> tuple[Tensor, Source]:
     """The diagonal itself where it is positive and the whole matrix fits, else its rows."""
     if operator.psd and operator.size <= DENSE:
-        return operator.dense().diagonal().clamp(min=0.0), "exact"
+        found = operator.dense().diagonal()
+        if float(found.min()) < -NEGATIVE * float(found.abs().max()):
+            raise SpiritlevelError(
+                f"operator says psd=True, and its diagonal reaches {float(found.min()):.3g}: make "
+                "the operator with psd=False"
+            )
+        return found.clamp(min=0.0), "exact"
     return _row_norms(operator), "rows"
 
 
