@@ -1,38 +1,62 @@
-"""Hessian products over all the data, compiled when the work ahead pays for it."""
+"""Products over all the data: recorded once, played after that, compiled when it pays."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from spiritlevel.base.tensors import columns, leaves
-from spiritlevel.curvature.ladder import Rung, jvp_of_gradient
+from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
-from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.batches import Batch, examples
+from spiritlevel.objective.module import free_bytes
 
 CompileChoice = Literal["auto"] | bool
+Product = Callable[[Batch, int, Tensor], Tensor]  # of a batch, its number and a vector
+Fast = Callable[..., Tensor]
 # Rent or buy: the work ahead is unknown, so "auto" compiles when the products made so far have
 # cost what compiling costs; the total is then at most about twice the best possible.
 COMPILE_SECONDS = 30.0
+# Of the memory that is free, what tapes may take; and how often a tape has to fit into it, since
+# the product that is recorded needs as much again and more.
+TAPES_SHARE = 0.4
+FITS = 3
 
 
 class Engine:
-    """Sums one rung's products over the batches of an objective."""
+    """Sums the products of the batches of an objective.
 
-    def __init__(self, objective: Objective, rung: Rung, compile: CompileChoice) -> None:
+    The second product is recorded, batch by batch, as far as memory goes; later ones are played.
+    `whole` says that a compiler can take the product of a batch for which there is no tape.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        product: Product,
+        *,
+        compile: CompileChoice = False,
+        rounding: float = 0.0,
+        record: bool = True,
+        whole: bool = False,
+    ) -> None:
         self.objective = objective
-        self.rung = rung
-        if rung.name == "difference of gradients" and rung.checked_in == torch.float64:
-            self.objective = objective.to(torch.float64)  # differences need the digits
-        can_compile = rung.product is jvp_of_gradient and objective.seed is None
-        self.choice: CompileChoice = compile if can_compile else False
+        self.product = product
+        self.choice: CompileChoice = compile
+        self.rounding = rounding
+        self.recording = record
+        self.whole = whole
+        self.tapes: dict[int, Tape] = {}
+        self.sizes: dict[int, float] = {}  # of tapes, in bytes per example
+        self.made = 0
         self.spent = 0.0
-        self.fast: Callable[..., Tensor] | None = None
+        self.fast: dict[int | str, Fast] = {}  # by program
         self.note = ""
         forms = Counter(self._form(batch) for batch in objective.batches)
         self.common_form = forms.most_common(1)[0][0]
@@ -42,48 +66,119 @@ class Engine:
         start = time.perf_counter()
         with objective.smooth():
             vectors = [c.to(objective.dtype) for c in columns(v)]
-            if self.fast is None and self._time_to_compile():
-                self._compile(vectors[0])
-            found = objective.mean(lambda batch: torch.stack(self._products(batch, vectors), dim=1))
-        products = found.to(v.dtype)
+            numbers = iter(range(len(objective.batches)))
+
+            def products(batch: Batch) -> Tensor:
+                number = next(numbers)
+                made = [self._product(batch, number, c, i) for i, c in enumerate(vectors)]
+                return torch.stack(made, dim=1)
+
+            found = objective.mean(products).to(v.dtype)
+        self.made += len(vectors)
         if self.choice == "auto" and v.is_cuda:
             torch.cuda.synchronize(v.device)
         self.spent += time.perf_counter() - start
-        return products[:, 0] if v.ndim == 1 else products
+        return found[:, 0] if v.ndim == 1 else found
 
-    def _products(self, batch: Batch, vectors: Sequence[Tensor]) -> list[Tensor]:
-        if self.fast is not None and self._form(batch) == self.common_form:
-            return [self.fast(batch, v) for v in vectors]
-        return self.rung.product(self.objective, batch, vectors)
+    def _product(self, batch: Batch, number: int, v: Tensor, place: int) -> Tensor:
+        """Played, else recorded, else made from the beginning."""
+        common = self._form(batch) == self.common_form  # the only one that is worth a compiler
+        if tape := self.tapes.get(number):
+            args = (v, *tape.held)
+            key = id(tape.program)
+            fast = self._compiled(key, tape.program.graph, args, tape, v) if common else None
+            return tape(v) if fast is None else fast(*args)
+        again = self.made + place > 0 or self.choice is True
+        if self.recording and again:
+            return self._recorded(batch, number, v)
+        if self.whole and common and not self.recording:
+
+            def single(batch: Batch, vector: Tensor) -> Tensor:
+                return self.product(batch, 0, vector)
+
+            eager = functools.partial(single, batch)
+            fast = self._compiled("whole", lambda: single, (batch, v), eager, v)
+            if fast is not None:
+                return fast(batch, v)
+        return self.product(batch, number, v)
 
     @staticmethod
     def _form(batch: Batch) -> tuple[torch.Size, ...]:
         return tuple(t.shape for t in leaves(batch))
 
+    # Recording ---------------------------------------------------------------------------------
+
+    def _recorded(self, batch: Batch, number: int, v: Tensor) -> Tensor:
+        """The product, and its tape if there is room for one."""
+        if not self._fits(batch):
+            return self.product(batch, number, v)
+        try:
+            found, tape = record(lambda vector: self.product(batch, number, vector), v)
+            tape = self._shared(tape, v, found)
+        except torch.OutOfMemoryError:
+            self._stop("memory for no more")
+        except Exception as error:  # whatever it meets, the product itself is right or says why
+            self._stop(str(error).strip().splitlines()[0][:160] or type(error).__name__)
+        else:
+            own = [*self.objective.params.values(), *leaves(batch)]
+            self.sizes[number] = tape.nbytes(own) / examples(batch)
+            self.tapes[number] = tape
+            return found
+        return self.product(batch, number, v)
+
+    def _shared(self, tape: Tape, v: Tensor, found: Tensor) -> Tape:
+        """One program for all batches of a form; a new one has to give the product again."""
+        for known in self.tapes.values():
+            if known.program == tape.program:
+                return Tape(known.program, tape.held)
+        again = tape(v)
+        if not bool((again - found).norm() <= 1e-5 * found.norm()):
+            raise Unrecordable("the recorded product is not the same again")
+        return tape
+
+    def _fits(self, batch: Batch) -> bool:
+        """Whether one more tape leaves room; the first, which is as large as a product, does."""
+        if not self.tapes:
+            return True
+        count = {number: examples(self.objective.batches[number]) for number in self.tapes}
+        total = sum(self.sizes[number] * count[number] for number in self.tapes)
+        need = max(self.sizes.values()) * examples(batch)
+        free = free_bytes(self.objective.device)
+        if FITS * need <= free and total + need <= TAPES_SHARE * (free + total):
+            return True
+        self._stop("memory for no more")
+        return False
+
+    def _stop(self, reason: str) -> None:
+        self.recording = False
+        count = len(self.objective.batches)
+        self.note = f"products of {len(self.tapes)} of {count} batches recorded: {reason}"
+
+    # Compiling ---------------------------------------------------------------------------------
+
     def _time_to_compile(self) -> bool:
         return self.choice is True or (self.choice == "auto" and self.spent > COMPILE_SECONDS)
 
-    def _compile(self, v: Tensor) -> None:
-        """Compile for the most common batch shape; keep the eager product if that fails."""
-        objective = self.objective
-
-        def single(batch: Batch, vector: Tensor) -> Tensor:
-            return jvp_of_gradient(objective, batch, [vector])[0]
-
-        batch = next(b for b in objective.batches if self._form(b) == self.common_form)
+    def _compiled(
+        self, key: int | str, make: Callable[[], Any], args: Any, eager: Fast, v: Tensor
+    ) -> Fast | None:
+        """The compiled function, or None while and if the eager one is to be used."""
+        if key in self.fast or not self._time_to_compile():
+            return self.fast.get(key)
         try:
-            fast = torch.compile(single, dynamic=False, fullgraph=True)  # no silent eager parts
-            found, truth = fast(batch, v), single(batch, v)
+            fast = torch.compile(make(), dynamic=False, fullgraph=True)  # no silent eager parts
+            found, truth = fast(*args), eager(v)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers fail in many ways; the eager product is right
-            self.note = f"compiling failed ({type(error).__name__}); products stayed eager"
-            self.choice = False
-            return
+            return self._stay_eager(f"compiling failed ({type(error).__name__})")
         error = float((found - truth).norm() / truth.norm().clamp(min=1e-30))
-        if error > max(20 * self.rung.rounding, 1e-4):
-            self.note = f"the compiled product differed by {error:.1e}; products stayed eager"
-            self.choice = False
-            return
-        self.fast = fast
+        if error > max(20 * self.rounding, 1e-4):
+            return self._stay_eager(f"the compiled product differed by {error:.1e}")
+        self.fast[key] = fast
         self.note = f"compiled (agrees with eager to {error:.0e})"
+        return fast
+
+    def _stay_eager(self, reason: str) -> None:
+        self.note = f"{reason}; products stayed eager"
+        self.choice = False

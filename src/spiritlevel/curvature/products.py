@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -17,9 +16,9 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
-from spiritlevel.base.tensors import columns, gaussian, generator, unflatten
+from spiritlevel.base.tensors import gaussian, generator, unflatten
 from spiritlevel.curvature.engine import CompileChoice, Engine
-from spiritlevel.curvature.ladder import climb
+from spiritlevel.curvature.ladder import Rung, climb, difference_of_gradients, jvp_of_gradient
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss.bends import bend
 from spiritlevel.objective.objective import Objective, Params, only_objectives
@@ -42,7 +41,7 @@ def hessian(
     only_objectives(objective)
     one_of("compile", compile, ("auto", True, False))
     way = climb(objective, rung)
-    engine = Engine(objective, way, compile)
+    engine = _engine(objective, way, compile)
     return _operator(
         objective,
         engine.matvec,
@@ -51,6 +50,25 @@ def hessian(
         check=way.check,
         rounding=way.rounding,
         remark=lambda: engine.note,
+    )
+
+
+def _engine(objective: Objective, way: Rung, compile: CompileChoice) -> Engine:
+    if way.product is difference_of_gradients:
+        wide = way.checked_in == torch.float64  # differences need the digits
+        objective = objective.to(torch.float64) if wide else objective
+
+    def product(batch: Batch, _: int, v: Tensor) -> Tensor:
+        return way.product(objective, batch, [v])[0]
+
+    whole = way.product is jvp_of_gradient and objective.seed is None
+    return Engine(
+        objective,
+        product,
+        compile=compile if way.product is not difference_of_gradients else False,
+        rounding=way.rounding,
+        record=way.product is not difference_of_gradients,
+        whole=whole,
     )
 
 
@@ -206,18 +224,11 @@ def _outer(objective: Objective, action: OutputAction, name: str, *, psd: bool) 
         )
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
-    def matvec(v: Tensor) -> Tensor:
-        places = itertools.count()  # of the batches, whose draws are their own
-
-        def product(batch: Batch) -> Tensor:
-            place = next(places)
-            return torch.stack([column(batch, place, c) for c in columns(v)], dim=1)
-
-        with objective.smooth():
-            products = objective.mean(product)
-        return products[:, 0] if v.ndim == 1 else products
-
-    return replace(_operator(objective, matvec, name, how=how, check=check), psd=psd)
+    engine = Engine(objective, column)
+    made = _operator(
+        objective, engine.matvec, name, how=how, check=check, remark=lambda: engine.note
+    )
+    return replace(made, psd=psd)
 
 
 def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]:

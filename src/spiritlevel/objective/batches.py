@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from numbers import Number
 from typing import Any
 
@@ -98,7 +97,7 @@ def divisible(batch: Batch) -> bool:
 
 
 def regroup(batches: list[Batch], size: int) -> list[Batch]:
-    """The same examples in order, in batches of nearly equal length, `size` at most.
+    """The same examples in order, in batches of one length, `size` at most; the last has the rest.
 
     Batches of one shape are joined first; where shapes differ (padded text) each is only cut.
     """
@@ -109,8 +108,8 @@ def regroup(batches: list[Batch], size: int) -> list[Batch]:
     for batch in joined:
         n = examples(batch)
         pieces = -(-n // size)
-        edges = [round(i * n / pieces) for i in range(pieces + 1)]
-        cut += [rows(batch, slice(a, b)) for a, b in pairwise(edges)]
+        length = -(-n // pieces)
+        cut += [rows(batch, slice(a, min(a + length, n))) for a in range(0, n, length)]
     return cut
 
 

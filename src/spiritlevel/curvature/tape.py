@@ -1,0 +1,318 @@
+"""What of a product depends on the vector: recorded once, then played for every other vector.
+
+H v runs through the network forth and back, and most of that (activations, gradients at the
+point) is the same for every v. The recorder sits below autograd, where everything is a plain
+operation on plain tensors, keeps the operations that v reaches and holds what else they need.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spiritlevel.base.tensors import leaves
+
+ALIASES = {torch.ops.aten.alias.default, torch.ops.aten.detach.default}
+# what cannot be played again: numbers read off a vector, shapes that depend on it, chance
+UNREPEATABLE = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+}
+
+
+class Unrecordable(Exception):
+    """A product that has to be made from the beginning each time."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place of a tensor that is known when the tape is played."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: tensors among its arguments are slots; `last` are not needed afterwards."""
+
+    operation: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    outs: tuple[int | None, ...]
+    several: bool
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Slot 0 is the vector, then come the tensors that are held, then those that are made."""
+
+    steps: tuple[Step, ...]
+    held: int
+    slots: int
+    result: int
+
+    def play(self, v: Tensor, held: Sequence[Tensor]) -> Tensor:
+        places: list[Any] = [v, *held, *([None] * (self.slots - 1 - len(held)))]
+        for step in self.steps:
+            args, kwargs = _filled(step.args, places), step.kwargs
+            made = step.operation(*args, **(_filled(kwargs, places) if kwargs else kwargs))
+            for number, tensor in zip(step.outs, made if step.several else (made,), strict=True):
+                if number is not None:
+                    places[number] = tensor
+            for number in step.last:
+                places[number] = None
+        return places[self.result]
+
+    def graph(self) -> fx.GraphModule:
+        """The same as a function (v, *held) that a compiler takes."""
+        graph = fx.Graph()
+        places: list[Any] = [graph.placeholder(f"x{i}") for i in range(1 + self.held)]
+        places += [None] * (self.slots - len(places))
+        for step in self.steps:
+            args, kwargs = _filled(step.args, places), _filled(step.kwargs, places)
+            made = graph.call_function(step.operation, tuple(args), kwargs)
+            for i, number in enumerate(step.outs):
+                if number is not None:
+                    piece = (operator.getitem, (made, i))
+                    places[number] = graph.call_function(*piece) if step.several else made
+        graph.output(places[self.result])
+        return fx.GraphModule({}, graph)
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A program and what it holds of one batch."""
+
+    program: Program
+    held: tuple[Tensor, ...]
+
+    def __call__(self, v: Tensor) -> Tensor:
+        with torch.no_grad(), torch.autocast(v.device.type, enabled=False):
+            return self.program.play(v, self.held)
+
+    def nbytes(self, apart_from: Sequence[Tensor] = ()) -> int:
+        """The memory that is held, each storage once."""
+        stores = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in self.held}
+        known = {t.untyped_storage().data_ptr() for t in apart_from}
+        return sum(store.nbytes() for place, store in stores.items() if place not in known)
+
+
+def record(product: Callable[[Tensor], Tensor], v: Tensor) -> tuple[Tensor, Tape]:
+    """product(v), and the tape that gives it for other vectors of the same kind."""
+    recorder = Recorder(v)
+    with recorder:
+        found = product(v)
+    return found, recorder.finished(found)
+
+
+def _filled(template: Any, places: Sequence[Any]) -> Any:
+    """The template with the tensors of its slots."""
+    kind = type(template)
+    if kind is Slot:
+        return places[template.number]
+    if kind is tuple or kind is list:
+        return [_filled(item, places) for item in template]
+    if kind is dict:
+        return {key: _filled(item, places) for key, item in template.items()}
+    return template
+
+
+class Recorder(TorchDispatchMode):
+    """Follows a vector through a computation.
+
+    Tensors are known by identity, as long as they live. Operations in place are recorded as the
+    functions that they are short for; a tensor that shares memory with one that was written into
+    would have to be followed too, and is refused instead.
+    """
+
+    def __init__(self, v: Tensor) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.slots = 1
+        self.moving: set[int] = {0}
+        self.held: dict[int, Tensor] = {}  # by slot
+        self.seen: dict[int, tuple[Any, int, int]] = {}  # id -> its tensor, slot, time
+        self.read: dict[int, list[int]] = {}  # address -> slots of what is held there
+        self.written: dict[int, tuple[Any, int]] = {}  # address -> storage, time
+        self._see(v, 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._reached(args) and not (kwargs and self._reached(tuple(kwargs.values()))):
+            if _writes(func):
+                self._rescue(leaves((args, kwargs)))
+            return func(*args, **kwargs)
+        operation = _repeatable(func)
+        if operation is not func:
+            self._save(args[0])
+        template = self._template(args), self._template(kwargs)
+        made = func(*args, **kwargs)
+        if func in ALIASES:
+            self._see(made, template[0][0].number)
+            return made
+        outs = made if isinstance(made, (tuple, list)) else (made,)
+        if not any(isinstance(out, Tensor) for out in outs):
+            return made  # a question about shapes
+        numbers = tuple(self._made(out) if isinstance(out, Tensor) else None for out in outs)
+        self.steps.append(Step(operation, *template, numbers, made is not outs[0]))
+        if operation is not func:
+            self.written[_address(args[0])] = args[0].untyped_storage(), len(self.steps)
+            self._see(args[0], numbers[0])  # type: ignore[arg-type]
+            self._see(made, numbers[0])  # type: ignore[arg-type]
+        return made
+
+    def _see(self, tensor: Tensor, slot: int) -> None:
+        self.seen[id(tensor)] = weakref.ref(tensor), slot, len(self.steps)
+
+    def _made(self, tensor: Tensor) -> int:
+        slot = self.slots
+        self.slots += 1
+        self.moving.add(slot)
+        self._see(tensor, slot)
+        return slot
+
+    def _hold(self, tensor: Tensor, own: Tensor) -> int:
+        slot = self.slots
+        self.slots += 1
+        self.held[slot] = own
+        self._see(tensor, slot)
+        return slot
+
+    def _save(self, tensor: Tensor) -> None:
+        """Hold what is about to be overwritten by something that the vector reaches."""
+        if self._known(tensor) not in self.moving:
+            self._rescue([tensor])
+            self._hold(tensor, tensor.detach().clone())
+
+    def _rescue(self, tensors: Iterable[Tensor]) -> None:
+        """Copy what is held, if these tensors, which are about to be written into, share it."""
+        for address in {_address(tensor) for tensor in tensors} & self.read.keys():
+            slots = self.read.pop(address)
+            self.held |= {slot: self.held[slot].clone() for slot in slots}
+            self.seen = {key: entry for key, entry in self.seen.items() if entry[1] not in slots}
+
+    def _known(self, tensor: Tensor) -> int | None:
+        """The slot of a tensor that has one."""
+        entry = self.seen.get(id(tensor))
+        known = entry is not None and entry[0]() is tensor
+        if self.written and tensor.numel():
+            change = self.written.get(_address(tensor))
+            if change is not None and not (known and entry[2] >= change[1]):  # type: ignore[index]
+                raise Unrecordable("memory that is written into is seen from elsewhere")
+        return entry[1] if known else None  # type: ignore[index]
+
+    def _reached(self, items: Sequence[Any]) -> bool:
+        """Whether the vector reaches one of the arguments."""
+        for item in items:
+            if isinstance(item, Tensor):
+                if self._known(item) in self.moving:
+                    return True
+            elif isinstance(item, (tuple, list)) and self._reached(item):
+                return True
+        return False
+
+    def _template(self, item: Any) -> Any:
+        if isinstance(item, Tensor):
+            slot = self._known(item)
+            if slot is None:
+                slot = self._hold(item, item.detach())  # not the graph behind it
+                self.read.setdefault(_address(item), []).append(slot)
+            return Slot(slot)
+        if isinstance(item, (tuple, list)):
+            return tuple(self._template(part) for part in item)
+        if isinstance(item, dict):
+            return {key: self._template(part) for key, part in item.items()}
+        return item
+
+    def finished(self, found: Tensor) -> Tape:
+        """What the result needs, renumbered."""
+        result = self._known(found)
+        if result not in self.moving:
+            raise Unrecordable("the product does not depend on the vector")
+        steps, needed = _needed(self.steps, result)  # type: ignore[arg-type]
+        held = [slot for slot in self.held if slot in needed]
+        order = [0, *held, *(out for step in steps for out in step.outs if out is not None)]
+        places = {slot: place for place, slot in enumerate(order)}
+        program = Program(_renumbered(steps, places, result), len(held), len(order), places[result])  # type: ignore[index]
+        return Tape(program, tuple(self.held[slot] for slot in held))
+
+
+@functools.cache
+def _writes(func: Any) -> bool:
+    return func._schema.is_mutable
+
+
+@functools.cache
+def _repeatable(func: Any) -> Any:
+    """The operation itself, or the function that one in place is short for."""
+    if UNREPEATABLE & set(func.tags):
+        raise Unrecordable(f"{func} depends on the vector")
+    schema = func._schema
+    if not schema.is_mutable:
+        return func
+    writes = [argument.is_write for argument in schema.arguments]
+    space, name = schema.name.split("::")
+    plain = getattr(getattr(torch.ops, space), name.removesuffix("_"), None)
+    function = getattr(plain, func._overloadname, None)
+    if writes != [True] + [False] * (len(writes) - 1) or function in (None, func):
+        raise Unrecordable(f"{func} writes into its arguments")
+    return function
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError as error:
+        raise Unrecordable(f"a tensor of {tensor.layout}") from error
+
+
+def _slots(template: Any) -> set[int]:
+    if isinstance(template, Slot):
+        return {template.number}
+    if isinstance(template, dict):
+        template = tuple(template.values())
+    if isinstance(template, tuple):
+        return set().union(*map(_slots, template))
+    return set()
+
+
+def _needed(steps: Sequence[Step], result: int) -> tuple[list[Step], set[int]]:
+    """The steps on which the result depends, and all the slots that they read or make."""
+    needed, kept = {result}, []
+    for step in reversed(steps):
+        if needed.intersection(step.outs):
+            kept.append(step)
+            needed |= _slots(step.args) | _slots(step.kwargs)
+    return kept[::-1], needed
+
+
+def _renumbered(steps: Sequence[Step], places: dict[int, int], result: int) -> tuple[Step, ...]:
+    """In new numbers, with the last use of everything that is made."""
+
+    def moved(template: Any) -> Any:
+        if isinstance(template, Slot):
+            return Slot(places[template.number])
+        if isinstance(template, dict):
+            return {key: moved(item) for key, item in template.items()}
+        return tuple(map(moved, template)) if isinstance(template, tuple) else template
+
+    done, alive = [], {result}
+    made = {out for step in steps for out in step.outs}
+    for step in reversed(steps):
+        used = (_slots(step.args) | _slots(step.kwargs) | set(step.outs)) & made
+        last = tuple(places[slot] for slot in used - alive if slot is not None)
+        alive |= used
+        outs = tuple(None if out is None else places[out] for out in step.outs)
+        args, kwargs = moved(step.args), moved(step.kwargs)
+        done.append(Step(step.operation, args, kwargs, outs, step.several, last))
+    return tuple(done[::-1])

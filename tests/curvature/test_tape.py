@@ -1,0 +1,216 @@
+"""Recorded products: the same numbers as products from the beginning, or no recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from cases import CASES, Case, randn
+from spiritlevel.curvature import engine
+from spiritlevel.curvature.ladder import jvp_of_gradient
+from spiritlevel.curvature.tape import Unrecordable, record
+
+Make = Callable[[sl.Objective], sl.Operator]
+KINDS: dict[str, Make] = {
+    "hessian": sl.hessian,
+    "ggn": sl.ggn,
+    "sampled fisher": lambda objective: sl.fisher(objective, "sampled"),
+}
+
+
+def engine_of(operator: sl.Operator) -> engine.Engine:
+    found = operator.matvec.__self__  # type: ignore[attr-defined]
+    assert isinstance(found, engine.Engine)
+    return found
+
+
+def never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Unrecordable("for the sake of the test")
+
+    monkeypatch.setattr(engine, "record", refuse)
+
+
+# cells written into memory that others see: recorded by nobody, right all the same
+FROM_THE_BEGINNING = {"LSTM", "GRU"}
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_played_products_are_those_from_the_beginning(
+    case: Case, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = case.objective()
+    if kind == "ggn" and objective.loss.on_outputs is None:
+        pytest.skip("no Gauss-Newton matrix of a loss that does not see outputs")
+    operator = KINDS[kind](objective)
+    block = torch.stack([randn(objective.size, seed=seed) for seed in range(4)], dim=1)
+    found = torch.cat([operator @ block[:, :1], operator @ block[:, 1:]], dim=1)
+    assert len(engine_of(operator).tapes) == (
+        0 if case.name in FROM_THE_BEGINNING else len(objective.batches)
+    )
+    never_recorded(monkeypatch)
+    truth = KINDS[kind](objective) @ block
+    torch.testing.assert_close(found, truth, rtol=1e-12, atol=1e-12 * float(truth.abs().max()))
+
+
+def small() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    return net, randn(12, 4), torch.arange(12) % 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_batch_has_its_own_tape_and_one_program(kind: str) -> None:
+    net, x, y = small()
+    cut = KINDS[kind](sl.Objective(net, (x, y), F.cross_entropy, microbatch=4))
+    v = randn(cut.size)
+    made = [cut @ v for _ in range(3)][-1]
+    tapes = engine_of(cut).tapes
+    assert sorted(tapes) == [0, 1, 2]
+    assert len({id(tape.program) for tape in tapes.values()}) == 1
+    if kind != "sampled fisher":  # whose draws belong to the batches
+        whole = KINDS[kind](sl.Objective(net, (x, y), F.cross_entropy))
+        torch.testing.assert_close(made, whole @ v)
+
+
+class WritesInPlace(nn.Module):
+    """Operations in place: on whole tensors, on views, through an alias that is read later."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.last, self.way = nn.Linear(4, 6), nn.Linear(6, 3), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.way == "whole":
+            hidden = F.silu(hidden.mul_(2.0).add_(1.0))
+        elif self.way == "view":
+            hidden = torch.tanh(hidden)
+            hidden = hidden.clone()
+            hidden[:, 0] = hidden[:, 1] * 3
+        else:
+            room = torch.zeros_like(hidden)
+            seen = room[:, 1:3]
+            room.copy_(torch.tanh(hidden))
+            hidden = room * seen.sum(1, keepdim=True)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("way", ["whole", "view", "alias"])
+def test_what_is_written_in_place_is_right(
+    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    _, x, y = small()
+    objective = sl.Objective(WritesInPlace(way).double(), (x, y), F.cross_entropy)
+    operator = KINDS[kind](objective)
+    vectors = [randn(objective.size, seed=seed) for seed in range(3)]
+    found = [operator @ v for v in vectors]
+    never_recorded(monkeypatch)
+    plain = KINDS[kind](objective)
+    for v, product in zip(vectors, found, strict=True):
+        torch.testing.assert_close(product, plain @ v)
+
+
+def test_dropout_is_drawn_once_and_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+    _, x, y = small()
+    objective = sl.Objective(net, (x, y), F.cross_entropy, mode="train", seed=3)
+    operator = sl.hessian(objective)
+    v = randn(objective.size)
+    found = [operator @ v for _ in range(3)]
+    assert len(engine_of(operator).tapes) == 1
+    never_recorded(monkeypatch)
+    for product in found:
+        torch.testing.assert_close(product, sl.hessian(objective) @ v, rtol=1e-12, atol=0)
+
+
+def test_what_a_vector_decides_cannot_be_recorded() -> None:
+    scale = randn(5)
+    for product, reason in {
+        lambda v: scale * v if float(v[0]) > 0 else v: "depends on the vector",
+        lambda v: scale[: len(v[v > 0])].sum() * v: "depends on the vector",
+        lambda v: v * torch.rand_like(v): "depends on the vector",
+        lambda v: torch.frexp(v, out=(torch.empty(5).double(), torch.empty(5).int()))[0]: "writes",
+        lambda v: scale * 2: "does not depend",
+        lambda v: (seen := scale.clone(), seen.mul_(v), seen.view(5) * v)[2] * 1: None,
+    }.items():
+        if reason is None:
+            _, tape = record(product, randn(5, seed=1))
+            torch.testing.assert_close(tape(randn(5, seed=2)), product(randn(5, seed=2)))
+        else:
+            with pytest.raises(Unrecordable, match=reason):
+                record(product, randn(5, seed=1))
+
+
+def test_what_is_changed_after_its_use_is_held_as_it_was() -> None:
+    def product(v: Tensor) -> Tensor:
+        factor = torch.ones(5).double()
+        once = v * factor
+        factor.add_(1.0)
+        twice = once * factor
+        factor.zero_()
+        return twice + factor
+
+    _, tape = record(product, randn(5))
+    torch.testing.assert_close(tape(randn(5, seed=2)), 2 * randn(5, seed=2), rtol=0, atol=0)
+
+
+def test_autocast_of_the_caller_does_not_reach_a_tape() -> None:
+    net, x, y = small()
+    objective = sl.Objective(net.float(), (x.float(), y), F.cross_entropy)
+    operator = sl.hessian(objective)
+    v = randn(objective.size).float()
+    plain = [operator @ v for _ in range(3)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(operator @ v, plain[-1], rtol=0, atol=0)
+
+
+def test_tapes_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = small()
+    objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=3)
+    truth = sl.hessian(objective) @ randn(objective.size)
+    operator = sl.hessian(objective)
+    monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
+    for _ in range(3):
+        torch.testing.assert_close(operator @ randn(objective.size), truth, rtol=1e-12, atol=0)
+    assert list(engine_of(operator).tapes) == [0]
+    assert operator.remark is not None
+    assert operator.remark() == "products of 1 of 4 batches recorded: memory for no more"
+
+
+def test_out_of_memory_while_recording_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = small()
+    objective = sl.Objective(net, (x, y), F.cross_entropy)
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(engine, "record", full)
+    operator = sl.hessian(objective)
+    first, second = operator @ randn(objective.size), operator @ randn(objective.size)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert operator.remark is not None
+    assert operator.remark() == "products of 0 of 1 batches recorded: memory for no more"
+
+
+def test_a_tape_holds_tensors_without_their_history() -> None:
+    net, x, y = small()
+    objective = sl.Objective(net, (x, y), F.cross_entropy)
+    with objective.smooth():
+        v = randn(objective.size)
+        _, tape = record(lambda u: jvp_of_gradient(objective, objective.batches[0], [u])[0], v)
+    assert all(t.grad_fn is None and not t.requires_grad for t in tape.held)
+    own = [*objective.params.values(), x]
+    # activations and gradients of 12 examples at 6 + 3 units, some five times over, not more
+    assert 12 * 9 * 8 <= tape.nbytes(own) <= 12 * 9 * 8 * 12
+    torch.testing.assert_close(tape.program.graph()(v, *tape.held), tape(v), rtol=0, atol=0)
