@@ -35,7 +35,7 @@ LONG = ("many_eigenvalues", "reranking")  # claims that take half a minute
 TINY = 1e-12  # what is zero but for rounding
 LAST = 1e-9  # relative: no number is expected to be known better
 # relative: where a search for the least norm ends depends on how its sums are rounded
-SEARCHED = 1e-6
+SEARCHED = 1e-4
 SEARCHES = ("orbit_spectral", "spectral of", "at flattest", "least hessian_spectral", "arbitrarily")
 
 Numbers = dict[str, float]

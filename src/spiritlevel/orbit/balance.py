@@ -14,6 +14,7 @@ from spiritlevel.orbit.cells import Array
 SWEEPS = 1000
 NORMAL = 4000  # generators, for normal equations
 REFINED = 6
+Sides = tuple[csr_matrix, csr_matrix, csr_matrix, csr_matrix]
 REACH = 100.0  # log-scales: e^100 is beyond all floating-point nets
 
 
@@ -48,7 +49,8 @@ def balance(
     share parameters the step is halved until the sum falls. Convex, so the limit is the minimum.
     The lower bound holds for all t of the `free` generators; those with two sides, if None.
     """
-    up, down = _sides(exponents)
+    sides = _sides(exponents)
+    up, down = sides[:2]
     t = np.zeros(int(exponents.shape[1])) if start is None else start.copy()  # type: ignore[index]
     # exactly zero or not: how small a mass is depends on the point, and may not
     alive_in, alive_out = up.T @ masses > 0, down.T @ masses > 0
@@ -57,7 +59,7 @@ def balance(
     moving = two_sided & free
     t[~moving] = 0.0
     sets = [block[moving[block]] for block in blocks]
-    t, weights, value, sweeps = _descended(exponents, up, down, masses, t, sets)
+    t, weights, value, sweeps = _descended(exponents, sides, masses, t, sets)
     pull = exponents.T @ weights
     residual = float(np.abs(pull[moving]).max() / value) if moving.any() else 0.0
     return Balance(
@@ -73,8 +75,7 @@ def balance(
 
 def _descended(
     exponents: csr_matrix,
-    up: csr_matrix,
-    down: csr_matrix,
+    sides: Sides,
     masses: Array,
     t: Array,
     sets: list[Array],
@@ -85,7 +86,7 @@ def _descended(
     for sweeps in range(1, SWEEPS + 1):  # noqa: B007
         before = value
         for chosen in sets:
-            t, weights, value = _step(exponents, up, down, masses, t, weights, value, chosen)
+            t, weights, value = _step(exponents, sides, masses, t, weights, value, chosen)
         if before - value <= 1e-14 * before:
             break
     return t, weights, value, sweeps
@@ -130,7 +131,7 @@ def _projection(exponents: csr_matrix, shares: Array) -> Array:
 
 def _two_sided_only(exponents: csr_matrix, weights: Array) -> Array:
     """The weights without those that a generator with one side only would send to zero."""
-    up, down = _sides(exponents)
+    up, down = _sides(exponents)[:2]
     weights = weights.copy()
     while True:
         lonely = (up.T @ weights > 0) ^ (down.T @ weights > 0)
@@ -139,14 +140,15 @@ def _two_sided_only(exponents: csr_matrix, weights: Array) -> Array:
         weights[np.asarray(abs(exponents[:, lonely]).sum(axis=1)).reshape(-1) > 0] = 0.0
 
 
-def _sides(exponents: csr_matrix) -> tuple[csr_matrix, csr_matrix]:
-    return csr_matrix(exponents.maximum(0)), csr_matrix((-exponents).maximum(0))
+def _sides(exponents: csr_matrix) -> Sides:
+    """The positive and the negative exponents, and their squares."""
+    up, down = csr_matrix(exponents.maximum(0)), csr_matrix((-exponents).maximum(0))
+    return up, down, up.multiply(up), down.multiply(down)
 
 
 def _step(
     exponents: csr_matrix,
-    up: csr_matrix,
-    down: csr_matrix,
+    sides: Sides,
     masses: Array,
     t: Array,
     weights: Array,
@@ -156,10 +158,10 @@ def _step(
     """One closed-form step of some generators, halved until it lowers the value."""
     if not len(chosen) or value == 0:
         return t, weights, value
-    ins, outs = (up.T @ weights)[chosen], (down.T @ weights)[chosen]
+    ins, outs, square_in, square_out = ((side.T @ weights)[chosen] for side in sides)
     # exponents other than +-1 (squared activations): the mass-weighted ones
-    degree_in = (up.multiply(up).T @ weights)[chosen] / np.maximum(ins, 1e-300)
-    degree_out = (down.multiply(down).T @ weights)[chosen] / np.maximum(outs, 1e-300)
+    degree_in = square_in / np.maximum(ins, 1e-300)
+    degree_out = square_out / np.maximum(outs, 1e-300)
     usable = (ins > 0) & (outs > 0)
     ratio = np.where(usable, ins, 1.0) / np.where(usable, outs, 1.0)
     wanted = np.log(ratio) / (2 * np.maximum(degree_in + degree_out, 1e-12)) * usable

@@ -23,6 +23,8 @@ from spiritlevel.spectral import Eigenpairs, Which, eigenpairs
 
 PAIRS = 4
 POWERS = (30, 100, 300, 1000)
+# relative to the tolerance: where the gain of a step is too small for another one
+FIRST, LAST = 2e-4, 2e-6
 LOOSE = 1e-2  # residuals inside; the value that is reported is measured anew
 KEPT = 24  # vectors in the model
 OUTER = 12
@@ -138,17 +140,18 @@ def _compressed(rows: Array, index: Array, count: int) -> tuple[Array, Array]:
 
 
 def minimize_model(
-    model: Model, start: Array, free: Array, powers: tuple[int, ...] = POWERS
+    model: Model, start: Array, free: Array, tol: float, powers: tuple[int, ...] = POWERS
 ) -> Array:
-    """Quasi-Newton on Schatten norms of rising power; no products."""
+    """Quasi-Newton on Schatten norms of rising power, far below a gap of tol; no products."""
     t = start.copy()
     for power in powers:
+        gain = (LAST if power == powers[-1] else FIRST) * tol
         result = minimize(
             lambda x, p=power: model.log_norm(x, p, free),
             t,
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": 200, "ftol": 1e-12, "gtol": 1e-9},
+            options={"maxiter": 200, "ftol": max(gain, 1e-12), "gtol": max(FIRST * tol, 1e-9)},
         )
         t = result.x
     return t
@@ -226,7 +229,7 @@ def least_eigenvalue(
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
             model = model_of(cells, ys, zs.T @ ys)
-            t = minimize_model(model, best.t, free)
+            t = minimize_model(model, best.t, free, tol)
             masses = model.dual(t, POWERS[-1])
             lower = balance(cells.exponents, masses, blocks, t * free, free)
             bound = max(bound, lower.lower_bound)
@@ -254,7 +257,7 @@ def least_norm(
         return Found(0.0, start, 0.0, orbit.products, True, best.pairs)
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
-            wanted = minimize_model(signed_model(cells, best), best.t, free)
+            wanted = minimize_model(signed_model(cells, best), best.t, free, tol)
             step, found = 1.0, None
             while found is None and step > 0.05:
                 tried = orbit.look(best.t + step * (wanted - best.t), tol / 4, seed)

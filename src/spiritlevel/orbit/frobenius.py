@@ -79,7 +79,8 @@ def _from_products(problem: Problem, tol: float, seed: int) -> Solution:
         for _ in range(ROUNDS):
             here = looker.look(t, 0.1, seed)
             seen.append(_probed(problem, scaled(plain, here.d), here.pairs.leading, t, seed))
-            t = minimize_model(signed_model(problem.cells, here), t, problem.free, powers=(2,))
+            model = signed_model(problem.cells, here)
+            t = minimize_model(model, t, problem.free, tol, powers=(2,))
             progress.update()
         here = looker.look(t, 0.1, seed)
         seen.append(_probed(problem, scaled(plain, here.d), here.pairs.leading, t, seed))
