@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.orbit import OrbitMinimum, minimum
+from spiritlevel.orbit import OrbitMinimum
 
 
 def orbit_spectral(instruments: Instruments) -> Estimate:
@@ -33,10 +33,4 @@ def _estimate(found: OrbitMinimum) -> Estimate:
 
 def layer_minimum(instruments: Instruments) -> Estimate:
     """min of the trace over one factor per layer: Ibayashi et al.'s minimum sharpness (2021)."""
-    found = minimum(
-        instruments.objective,
-        instruments.group.layerwise(),
-        norm="trace",
-        diagonal=instruments.diagonal,
-    )
-    return _estimate(found)
+    return _estimate(instruments.least("trace", instruments.group.layerwise()))

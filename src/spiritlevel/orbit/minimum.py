@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -71,14 +72,31 @@ class OrbitMinimum:
     lower_bound: float | None
     balance: float
     log_scales: Tensor
-    objective: Objective
+    start: Objective
+    group: Group
     products: float
     seconds: float
     dead: int
     divided_out: tuple[str, ...]
     status: Status
-    certificate: Certificate
     stderr: float | None = None
+    seen: tuple[Objective, Certificate] | None = field(default=None, repr=False)
+
+    @functools.cached_property
+    def point(self) -> tuple[Objective, Certificate]:
+        """The network at the bottom, and the proof that it predicts the same."""
+        if self.seen is not None:
+            return self.seen
+        twin = self.group.apply(self.start, self.log_scales)
+        return twin, self.group.verify(self.start, twin).require()
+
+    @property
+    def objective(self) -> Objective:
+        return self.point[0]
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.point[1]
 
     def __str__(self) -> str:
         text = (
@@ -107,6 +125,7 @@ def minimum(
     tol: float = 5e-3,
     seed: int = 0,
     diagonal: GaussNewtonDiagonal | None = None,
+    certify: bool = True,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
@@ -114,7 +133,8 @@ def minimum(
     products with the matrix at the given point are used. `operator` may be any Operator that
     becomes D^-1 A D^-1 along the orbit, such as fisher(objective). `tol` is the relative gap
     between the value and its lower bound at which the spectral norm stops. `diagonal` is that of
-    the Gauss-Newton matrix, where it is known already. NORMS holds the norms.
+    the Gauss-Newton matrix, where it is known already. Without `certify`, that the point at the
+    bottom is the same network is seen when it is asked for. NORMS holds the norms.
     """
     one_of("norm", norm, NORMS)
     number("tol", tol, 0)
@@ -123,13 +143,12 @@ def minimum(
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
-    return replace(found, seconds=time.perf_counter() - begin)
+    seen = found.point if certify else None
+    return replace(found, seen=seen, seconds=time.perf_counter() - begin)
 
 
 def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
-    """What was found, at the point where it is reached, with the proof that it is one network."""
-    t = torch.from_numpy(found.t * problem.free)
-    twin = problem.group.apply(problem.objective, t)
+    """What was found, and where."""
     return OrbitMinimum(
         norm=norm,
         operator=problem.matrix.name,
@@ -137,14 +156,14 @@ def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
         before=found.before,
         lower_bound=found.lower_bound,
         balance=found.balance,
-        log_scales=t,
-        objective=twin,
+        log_scales=torch.from_numpy(found.t * problem.free),
+        start=problem.objective,
+        group=problem.group,
         products=found.products,
         seconds=0.0,
         dead=problem.dead,
         divided_out=problem.divided_out,
         status=Status.CONVERGED if found.converged else Status.BUDGET,
-        certificate=problem.group.verify(problem.objective, twin).require(),
         stderr=found.stderr,
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,10 @@ from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
 from spiritlevel.symmetry.group import EpsScale, Group, only_groups
 
 RANDOM_EXAMPLES = 64
+Predicted = tuple[list[dict[str, Tensor]], list[Tensor]]  # by name and objective; summed losses
+SMALL = 2**27  # bytes of predictions that are remembered
+# What is known of an objective from other comparisons, as long as it lives
+SEEN: WeakKeyDictionary[Objective, dict[int, list[Predicted]]] = WeakKeyDictionary()
 
 
 @set_apart()
@@ -44,9 +49,11 @@ def verify(
         return _verified_as_it_is(objective, twin, seed)
     one, other = objective.to(torch.float64), twin.to(torch.float64)
     random = random_batch(one, seed)
+    memory = SEEN.setdefault(objective, {}).setdefault(seed, [])
     single = torch.float64 not in (objective.dtype, twin.dtype)
     on_orbit = _element(one, other, group) if single and group is not None else None
-    found, *exact = _certified(one, [other] if on_orbit is None else [other, on_orbit], random)
+    others = [other] if on_orbit is None else [other, on_orbit]
+    found, *exact = _certified(one, others, random, memory=memory)
     if found.holds:
         return found
     if on_orbit is not None:
@@ -70,29 +77,63 @@ def _stored(relative: float) -> str:
 
 @torch.no_grad()
 def _certified(
-    one: Objective, others: Sequence[Objective], random: Batch, jitter: Jitter | None = None
+    one: Objective,
+    others: Sequence[Objective],
+    random: Batch,
+    jitter: Jitter | None = None,
+    memory: list[Predicted] | None = None,
 ) -> list[Certificate]:
-    """Exact or refuted: outputs of all batches against what a little noise on `one` does."""
+    """Exact or refuted: outputs of all batches against what a little noise on `one` does.
+
+    `memory` is what is known of `one` from other comparisons.
+    """
     jitter = jitter or Jitter()
-    all_of_them = [one, *others, *jitter.moved(one)]
-    scored, count = _scores(one), len(others)
-    sums = torch.zeros(len(all_of_them), dtype=torch.float64)
-    data = [NOTHING] * count
-    for batch in one.batches:
-        if scored:
-            found, totals = zip(*(o.together(o.params, batch) for o in all_of_them), strict=True)
-            sums += torch.stack([total.detach().double().cpu() for total, _ in totals])
-        else:  # the loss of equal predictions is equal
-            found = tuple(o.returned(o.params, batch) for o in all_of_them)
-        here, there, near = found[0], found[1 : 1 + count], found[1 + count :]
-        data = [d | compared(here, t, near, jitter) for d, t in zip(data, there, strict=True)]
-    here, *rest = (o.returned(o.params, random) for o in all_of_them)
-    chance = [compared(here, there, rest[count:], jitter) for there in rest[:count]]
-    base, *values = (sums / one.count).tolist()
+    base, scored, count = [one, *jitter.moved(one)], _scores(one), len(others)
+    sums = torch.zeros(len(base) + count, dtype=torch.float64)
+    data, chance = [NOTHING] * count, [NOTHING] * count
+    batches = [(batch, scored) for batch in one.batches] + [(random, False)]
+    known = _remembered(base, batches, [] if memory is None else memory)
+    for number, ((batch, score), ((here, *near), parts)) in enumerate(
+        zip(batches, known, strict=True)
+    ):
+        there, more = _predicted(others, batch, score)
+        sums += torch.stack([*parts, *more])
+        seen = data if number < len(one.batches) else chance
+        seen[:] = [g | compared(here, t, near, jitter) for g, t in zip(seen, there, strict=True)]
+    value, *values = (sums / one.count).tolist()
+    noises, values = values[: len(base) - 1], values[len(base) - 1 :]
     # a sum over the data rounds too; a loss may be far smaller than its terms
-    noise = max(abs(n - base) for n in values[count:])
-    slack = jitter.slack * noise + jitter.floor * (1 + abs(base))
-    return [_certificate(one, data[i], chance[i], base, values[i], slack) for i in range(count)]
+    noise = max(abs(n - value) for n in noises)
+    slack = jitter.slack * noise + jitter.floor * (1 + abs(value))
+    return [_certificate(one, data[i], chance[i], value, values[i], slack) for i in range(count)]
+
+
+def _predicted(objectives: Sequence[Objective], batch: Batch, score: bool) -> Predicted:
+    """All that some networks return, and their losses, unless those of equals are equal."""
+    nothing = torch.zeros((), dtype=torch.float64)
+    if not score:
+        return [o.returned(o.params, batch) for o in objectives], [nothing] * len(objectives)
+    found = [o.together(o.params, batch) for o in objectives]
+    return [out for out, _ in found], [total.detach().double().cpu() for _, (total, _) in found]
+
+
+def _remembered(
+    base: Sequence[Objective], batches: Sequence[tuple[Batch, bool]], memory: list[Predicted]
+) -> Iterator[Predicted]:
+    """Batch by batch, from memory where that is; held if all of it is small."""
+    if memory:
+        yield from memory
+        return
+    held: list[Predicted] = []
+    room = SMALL
+    for batch, score in batches:
+        found = _predicted(base, batch, score)
+        room -= sum(t.nbytes for t in leaves(found))
+        if room > 0:
+            held.append(found)
+        yield found
+    if room > 0:
+        memory += held
 
 
 def _certificate(
