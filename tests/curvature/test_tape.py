@@ -175,17 +175,27 @@ def test_autocast_of_the_caller_does_not_reach_a_tape() -> None:
         torch.testing.assert_close(operator @ v, plain[-1], rtol=0, atol=0)
 
 
+def truth_twice(objective: sl.Objective) -> Tensor:
+    dense = sl.hessian(objective).dense()
+    return dense @ (dense @ randn(objective.size))
+
+
 def test_tapes_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y = small()
     objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=3)
     truth = sl.hessian(objective) @ randn(objective.size)
     operator = sl.hessian(objective)
-    monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
+    sizes = iter([2**40, 0])
+    monkeypatch.setattr(engine, "free_bytes", lambda device: next(sizes))
     for _ in range(3):
         torch.testing.assert_close(operator @ randn(objective.size), truth, rtol=1e-12, atol=0)
     assert list(engine_of(operator).tapes) == [0]
     assert operator.remark is not None
     assert operator.remark() == "products of 1 of 4 batches recorded: memory for no more"
+    crowded = sl.hessian(objective)
+    monkeypatch.setattr(engine, "free_bytes", lambda device: 0)
+    torch.testing.assert_close(crowded @ (crowded @ randn(objective.size)), truth_twice(objective))
+    assert not engine_of(crowded).tapes
 
 
 def test_out_of_memory_while_recording_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from spiritlevel.base.tensors import columns, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch, examples
+from spiritlevel.objective.microbatch import CPU_BYTES
 from spiritlevel.objective.module import free_bytes
 
 CompileChoice = Literal["auto"] | bool
@@ -23,9 +25,10 @@ Fast = Callable[..., Tensor]
 # Rent or buy: the work ahead is unknown, so "auto" compiles when the products made so far have
 # cost what compiling costs; the total is then at most about twice the best possible.
 COMPILE_SECONDS = 30.0
-# Of the memory that is free, what tapes may take; and how often a tape has to fit into it, since
-# the product that is recorded needs as much again and more.
-TAPES_SHARE = 0.4
+# Of the memory that is free, what the tapes of one operator may take; and how often a tape has to
+# fit into it, since the product that is recorded needs as much again and more. A first tape is as
+# large as a product, for which microbatches were cut; what that is on a CPU is known beforehand.
+TAPES_SHARE = {"cuda": 0.4, "cpu": 0.25}
 FITS = 3
 
 
@@ -137,14 +140,16 @@ class Engine:
         return tape
 
     def _fits(self, batch: Batch) -> bool:
-        """Whether one more tape leaves room; the first, which is as large as a product, does."""
-        if not self.tapes:
+        """Whether one more tape leaves room."""
+        device = self.objective.device
+        free = free_bytes(device)
+        if not self.tapes and (device.type == "cuda" or free >= FITS * CPU_BYTES):
             return True
         count = {number: examples(self.objective.batches[number]) for number in self.tapes}
         total = sum(self.sizes[number] * count[number] for number in self.tapes)
-        need = max(self.sizes.values()) * examples(batch)
-        free = free_bytes(self.objective.device)
-        if FITS * need <= free and total + need <= TAPES_SHARE * (free + total):
+        need = max(self.sizes.values(), default=math.inf) * examples(batch)
+        share = TAPES_SHARE.get(device.type, min(TAPES_SHARE.values()))
+        if FITS * need <= free and total + need <= share * (free + total):
             return True
         self._stop("memory for no more")
         return False
