@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order within a file stays."""
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: to look for rubbish in it again and again is a tenth of all work."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 MINE = """
