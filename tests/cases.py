@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -223,6 +224,7 @@ BY_NAME = {case.name: case for case in CASES}
 TOLERANCE = {"Llama": 2e-5}
 
 
+@functools.cache
 def small_net(activation: type[nn.Module] = nn.ReLU) -> Objective:
     """4-6-5-3 on points of three clouds, trained near a minimum."""
     with torch.random.fork_rng():

@@ -46,12 +46,30 @@ def objective(microbatch: int = 40) -> sl.Objective:
 
 
 def estimates(measure: Measure, point: sl.Objective, seed: int = 0) -> list[Estimate]:
-    found = measure.function(Instruments(point, seed=seed, compile=False))
+    return by(measure, Instruments(point, seed=seed, compile=False))
+
+
+def by(measure: Measure, instruments: Instruments) -> list[Estimate]:
+    found = measure.function(instruments)
     return [found] if isinstance(found, Estimate) else list(found.values())
 
 
 def values(measure: Measure, point: sl.Objective, seed: int = 0) -> list[float]:
     return [e.value for e in estimates(measure, point, seed)]
+
+
+@functools.cache
+def group() -> sl.Group:
+    return sl.symmetries(objective())
+
+
+@functools.cache
+def elsewhere(kind: str, seed: int) -> Instruments:
+    """At a twin, or with other batches: all measures look there, as they do in one table."""
+    if kind == "batches":
+        return Instruments(objective(16), compile=False)
+    moves = group().layerwise() if kind == "layers" else group()
+    return Instruments(moves.apply(objective(), moves.random(seed, 1.0)), compile=False)
 
 
 def check(measure: Measure) -> None:
@@ -78,8 +96,8 @@ def _is_deterministic_and_leaves_no_trace(measure: Measure, here: list[Estimate]
 
 
 def _does_not_see_batches(measure: Measure, here: list[Estimate]) -> None:
-    for a, b in zip(here, values(measure, objective(16)), strict=True):
-        assert math.isclose(a.value, b, rel_tol=1e-6, abs_tol=1e-9), "batches"
+    for a, b in zip(here, by(measure, elsewhere("batches", 0)), strict=True):
+        assert math.isclose(a.value, b.value, rel_tol=1e-6, abs_tol=1e-9), "batches"
 
 
 def _is_honest(here: list[Estimate]) -> None:
@@ -91,10 +109,9 @@ def _is_honest(here: list[Estimate]) -> None:
             assert e.error == 0
 
 
-def _moved(measure: Measure, group: sl.Group, here: list[Estimate]) -> Iterator[bool]:
-    base = objective()
+def _moved(measure: Measure, kind: str, here: list[Estimate]) -> Iterator[bool]:
     for seed in SEEDS:
-        there = estimates(measure, group.apply(base, group.random(seed, 1.0)))
+        there = by(measure, elsewhere(kind, seed))
         yield any(
             differ((a, b), STILL) and abs(a.value - b.value) > STILL * abs(a.value)
             for a, b in zip(here, there, strict=True)
@@ -103,7 +120,6 @@ def _moved(measure: Measure, group: sl.Group, here: list[Estimate]) -> Iterator[
 
 def _keeps_its_promises(measure: Measure, here: list[Estimate]) -> None:
     """What declares an invariance and moves fails; so does what declares none and stays."""
-    group = sl.symmetries(objective())
-    layers, units = (any(_moved(measure, moves, here)) for moves in (group.layerwise(), group))
+    layers, units = (any(_moved(measure, kind, here)) for kind in ("layers", "units"))
     assert layers == (not measure.promises("layer")), "layers"
     assert units == (not measure.promises("unit")), "units"

@@ -38,8 +38,8 @@ def trained(net: nn.Module, steps: int = 60, loss: Any = F.cross_entropy) -> sl.
 @functools.cache
 def before_a_norm() -> tuple[sl.Objective, sl.Group]:
     torch.manual_seed(0)
-    norm = nn.LayerNorm(5, eps=0)
-    layers = (nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), norm, nn.ReLU(), nn.Linear(5, 3))
+    norm = nn.LayerNorm(4, eps=0)
+    layers = (nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), norm, nn.ReLU(), nn.Linear(4, 3))
     objective = trained(nn.Sequential(*layers))
     return objective, sl.symmetries(objective)
 
@@ -48,7 +48,7 @@ def before_a_norm() -> tuple[sl.Objective, sl.Group]:
 def pruned() -> tuple[sl.Objective, sl.Group]:
     """Units with outgoing weights of zero: their rescaling has mass on one side."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+    net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
     objective = trained(net)
     weight = objective.params["2.weight"].clone()
     weight[:, :2] = 0
@@ -60,8 +60,8 @@ def pruned() -> tuple[sl.Objective, sl.Group]:
 def before_free_statistics() -> tuple[sl.Objective, sl.Group]:
     """Rescalings that run away together only: none is one-sided by itself."""
     torch.manual_seed(0)
-    norm = nn.BatchNorm1d(5)
-    layers = (nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), norm, nn.ReLU(), nn.Linear(5, 3))
+    norm = nn.BatchNorm1d(4)
+    layers = (nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), norm, nn.ReLU(), nn.Linear(4, 3))
     objective = trained(nn.Sequential(*layers).eval())
     return objective, sl.symmetries(objective, statistics="free", eps="approximate")
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from spiritlevel.audits import audit
 from spiritlevel.cli import app
 from spiritlevel.objective.checkpoints import load_weights
 from spiritlevel.objective.default import digits, trained_net
@@ -198,7 +199,8 @@ def test_sharpen_starts_from_a_checkpoint(mine: Path) -> None:
     torch.testing.assert_close(other(x), net(x), rtol=0, atol=0)
 
 
-def test_audit_of_a_users_model(mine: Path) -> None:
+def test_audit_of_a_users_model(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "way_along", lambda _: None)  # drawn in test_cli_audit
     words = ("--model", "mine:net", "--data", "mine:data", "--only", "loss,hessian_spectral")
     code, text = call("audit", *words, "--json", "audit.json")
     assert code == 0, text

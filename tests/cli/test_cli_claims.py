@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import spiritlevel as sl
 from spiritlevel.cli import app
-from spiritlevel.theorems import Finding
+from spiritlevel.theorems import Finding, Setting
 
 MINE = ("--model", "mine:net", "--data", "mine:data")
 CHEAP = ("any_labels", "flat_memorizer")  # without a trained net
@@ -23,6 +25,18 @@ def run(*words: str | Path) -> tuple[int, str]:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["claims", *map(str, words)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout + result.stderr
+
+
+@functools.cache
+def memorizer() -> dict[str, Any]:
+    return sl.CLAIMS["flat_memorizer"].construction(Setting())
+
+
+@pytest.fixture(autouse=True)
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Challengers are trained for it, the same each time."""
+    known = memorizer()
+    replaced(monkeypatch, "flat_memorizer", construction=lambda _: known)
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, **parts: object) -> None:

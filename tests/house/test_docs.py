@@ -52,11 +52,19 @@ def test_examples_run(
     assert "budget spent" not in shown
 
 
+def smaller(block: str) -> str:
+    """The same code with smaller numbers: it is to run, and nothing is said of what comes out."""
+    for old, new in (("(10, 16)", "(4, 6)"), ("(16, 3)", "(6, 3)"), ("(500, 10)", "(60, 4)")):
+        block = block.replace(old, new)
+    return block.replace("(0, 3, (500,))", "(0, 3, (60,))")
+
+
 def test_the_readme_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # it writes files
-    code = blocks("python")
+    code = [smaller(block) for block in blocks("python")]
+    assert code != blocks("python")
     assert len(code) >= 3
     scope: dict[str, object] = {}
     for block in code:

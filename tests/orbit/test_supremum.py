@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import conformance
+import pairs
 import spiritlevel as sl
 from cases import labels, randn
 
@@ -15,7 +16,7 @@ from cases import labels, randn
 @pytest.mark.parametrize("norm", ["spectral", "trace", "frobenius"])
 @pytest.mark.parametrize("target", [1e2, 1e5])
 def test_hessian_norms_reach_any_target(norm: str, target: float) -> None:
-    objective = conformance.objective()
+    objective = pairs.objective("deep", 0, 200, classes=True)
     found = sl.orbit.supremum(objective, measure=norm, target=target)
     assert found.outcome == "reached"
     assert found.objective is not None

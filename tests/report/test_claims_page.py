@@ -1,4 +1,4 @@
-"""The page of claims: what it says, that it holds together, and how a browser shows it."""
+"""The page of claims: what it says, and that it holds together."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ import html
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize
 
 import reports
 import spiritlevel as sl
-from browsing import background, chromium, opened, scroll_width
-from cases import small_net
 from reports import page as drawn
 from reports import text
-
-DRAWN = [name for name, claim in sl.CLAIMS.items() if claim.figure is not None]
 
 
 def section(source: str, name: str) -> str:
@@ -156,70 +150,6 @@ def test_the_name_is_the_function_whatever_was_imported() -> None:
         "from spiritlevel import claims; assert first is sl.claims is claims and callable(claims)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# In a browser ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where a page with all figures lies."""
-    found = sl.claims(small_net(), DRAWN)
-    assert set(found.figures) == set(DRAWN)
-    return sl.write_report(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The page, opened; at the end nothing was fetched and nothing went wrong."""
-    with opened(browser, address) as page:
-        yield page
-
-
-def test_every_figure_is_drawn(page: Page) -> None:
-    widths = page.evaluate(
-        "Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))"
-    )
-    assert len(widths) == len(DRAWN)
-    assert min(widths) > 300
-    assert all(image.get_attribute("alt") for image in page.locator("img").all())
-    assert page.locator("figcaption").count() == len(DRAWN)
-
-
-@pytest.mark.parametrize("width", [390, 320, 800])
-def test_no_width_scrolls_sideways(page: Page, width: int) -> None:
-    page.set_viewport_size(ViewportSize(width=width, height=844))
-    assert scroll_width(page) <= width
-
-
-def test_figures_turn_with_the_theme(page: Page) -> None:
-    def turned() -> bool:
-        return page.evaluate("getComputedStyle(document.images[0]).filter") != "none"
-
-    light = background(page)
-    assert not turned()
-    page.emulate_media(color_scheme="dark")
-    assert background(page) != light
-    assert turned()
-    page.locator("#theme").click()
-    assert background(page) == light
-    assert not turned()
-    page.emulate_media(color_scheme="light")
-    page.locator("#theme").click()
-    assert turned()
-
-
-def test_the_table_leads_to_a_claim(page: Page) -> None:
-    page.get_by_role("rowheader", name="Radial map").get_by_role("link").click()
-    assert page.evaluate("location.hash") == "#radial_map"
-    place: float = page.locator("#radial_map").bounding_box()["y"]  # type: ignore[index]
-    assert abs(place) < 2
 
 
 def test_a_page_from_disk_is_returned_as_a_path(tmp_path: Path) -> None:

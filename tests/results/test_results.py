@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import conformance
+import pairs
 import reports
 import spiritlevel as sl
 import tables
@@ -44,7 +44,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def made() -> dict[str, sl.Result]:
     """Every kind of result, of a small net."""
-    objective = conformance.objective()
+    objective = pairs.objective("relu", 0, 20, classes=True)
     twin = sl.sharpen(objective, target=1e3)
     nets = {"net": objective, "twin": twin.objective}
     told = provenance(0.0, ["as told"])

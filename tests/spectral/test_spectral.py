@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -124,11 +124,31 @@ def test_an_unfinished_search_says_so() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=12), st.integers(0, 100))
+@example([0.0, 0.0, 1e-140], 0)
 def test_eigenvalues_of_any_matrix(values: list[float], seed: int) -> None:
     spectrum = torch.tensor(values, dtype=torch.float64)
     found = sl.eigenvalues(operator(spectrum, seed), which="both", tol=1e-10, relative_to="norm")
     assert found[0].value == pytest.approx(max(values), abs=1e-8)
     assert found[-1].value == pytest.approx(min(values), abs=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-120, 1e-139, 1e-141, 1e-160, 1e-200, 1e-270])
+def test_eigenvalues_of_tiny_matrices(size: float) -> None:
+    """Numbers that underflow when they are squared are numbers all the same."""
+    for seed in range(5):
+        small = size * torch.tensor([3.0, 1.0, 0.5, 0.0, 0.0, -2.0, 1.0, 0.2]).double()
+        high, low = sl.eigenvalues(operator(small, seed), which="both", tol=1e-6)
+        assert (high.value, low.value) == pytest.approx((3 * size, -2 * size), rel=1e-6, abs=0)
+        assert high.converged
+        assert low.converged
+
+
+@pytest.mark.parametrize("size", [1e-285, 1e-290, 1e-295, 1e-310])
+def test_what_is_next_to_nothing_is_nothing(size: float) -> None:
+    for seed in range(5):
+        nearly = size * torch.tensor([3.0, 1.0, 0.5, 0.0, 0.0, -2.0, 1.0, 0.2]).double()
+        (found,) = sl.eigenvalues(operator(nearly, seed))
+        assert abs(found.value) < 1e-280
 
 
 def test_eigenvalue_arguments_are_checked() -> None:

@@ -50,26 +50,25 @@ def other(x: Tensor) -> Tensor:
     return randn(*x.shape, seed=9) if x.is_floating_point() else x.flip(1)
 
 
+def check_independent(group: Group) -> None:
+    sparse = group.matrix()
+    gram = torch.from_numpy((sparse.T @ sparse).toarray())
+    assert gram.shape == (group.dim, group.dim)
+    assert group.dim == 0 or float(torch.linalg.eigvalsh(gram)[0]) > 1e-6
+
+
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case.name}")
 def test_dimension_by_hand_and_equal_predictions(case: Counted) -> None:
     model, x = randomized(case.make()), case.example()
     group = sl.symmetries(model, x, **case.options)
     assert group.dim == case.dim, case.why
+    check_independent(group)
     moved = group.act(state_of(model, group), group.random(1, scale=0.5))
     worst = max(change(model, x, moved), change(model, other(x), moved))
     if case.options.get("eps") == "approximate":
         assert worst <= (0.05 if group.norms else ROUNDING)  # the certificates tell more
     else:
         assert worst <= ROUNDING
-
-
-@pytest.mark.parametrize("case", COUNTED[:20], ids=lambda case: f"{case.name}")
-def test_the_generators_are_independent(case: Counted) -> None:
-    group = sl.symmetries(randomized(case.make()), case.example(), **case.options)
-    sparse = group.matrix()
-    gram = torch.from_numpy((sparse.T @ sparse).toarray())
-    assert gram.shape == (case.dim, case.dim)
-    assert case.dim == 0 or float(torch.linalg.eigvalsh(gram)[0]) > 1e-6
 
 
 def test_a_generator_says_what_it_scales() -> None:

@@ -1,30 +1,28 @@
-"""Every claim holds on a network, and is seen to fail when its construction is broken."""
+"""Every claim holds on a network, fails when its construction is broken, and is drawn."""
 
 from __future__ import annotations
 
 import copy
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from playwright.sync_api import Browser, Page, ViewportSize
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
 from torch.func import functional_call
 
+from breaking import BROKEN, PARTS, Witness, break_twins
+from browsing import background, chromium, opened, scroll_width
 from cases import small_net
-from spiritlevel import Objective, hessian, sharpen
-from spiritlevel.coordinates import Power
-from spiritlevel.coordinates.inputs import Laws, affine
-from spiritlevel.theorems import CLAIMS, Setting, claims
+from spiritlevel import Objective, hessian, write_report
+from spiritlevel.theorems import CLAIMS, Finding, Setting, claims
 from spiritlevel.theorems import fitting as fitting_claims
-from spiritlevel.witnesses.volume import box_log_volumes
 
-Witness = dict[str, Any]
+DRAWN = {name: claim.figure for name, claim in CLAIMS.items() if claim.figure is not None}
 
 
 @pytest.fixture(scope="module")
@@ -38,148 +36,22 @@ def witnesses(setting: Setting) -> dict[str, Witness]:
     return {name: claim.construction(setting) for name, claim in CLAIMS.items()}
 
 
+@pytest.fixture(scope="module")
+def findings(witnesses: dict[str, Witness]) -> dict[str, Finding]:
+    return {name: CLAIMS[name].check(**witness) for name, witness in witnesses.items()}
+
+
+@pytest.fixture(scope="module")
+def figures(witnesses: dict[str, Witness]) -> dict[str, str]:
+    return {name: draw(**witnesses[name]) for name, draw in DRAWN.items()}
+
+
 @pytest.mark.parametrize("name", CLAIMS)
-def test_holds(name: str, witnesses: dict[str, Witness]) -> None:
-    outcome = CLAIMS[name].check(**witnesses[name])
+def test_holds(name: str, findings: dict[str, Finding]) -> None:
+    outcome = findings[name]
     assert outcome.holds, outcome
     assert outcome.shown
     assert all(math.isfinite(value) for value in outcome.numbers.values())
-
-
-# One flipped sign or exponent for each construction ----------------------------------------------
-
-
-def break_homogeneity(w: Witness) -> Witness:
-    """A bias that takes the factor of its own layer only, not those before it."""
-    one, other = w["pairs"]["biases"]
-    wrong = {"2.bias": one.params["2.bias"] * 0.25}
-    return {"pairs": {**w["pairs"], "biases": (one, other.at(wrong))}}
-
-
-def inverse_factors(w: Witness) -> Witness:
-    return {**w, "factors": 1 / w["factors"]}
-
-
-def inverse_factors_of_places(w: Witness) -> Witness:
-    return {"places": {label: inverse_factors(place) for label, place in w["places"].items()}}
-
-
-def inverse_twin(w: Witness) -> Witness:
-    """Every factor with the other exponent: the same predictions, and most layers flatter."""
-    here = w["objective"]
-    return {**w, "twin": here.at(here.vector**2 / w["twin"].vector)}
-
-
-def break_floor(w: Witness) -> Witness:
-    """Both layers scaled up: flatter than any equivalent network."""
-    return {**w, "log_factors": w["log_factors"].abs()}
-
-
-def break_convexity(w: Witness) -> Witness:
-    return {**w, "middle": (w["ends"][0] - w["ends"][1]) / 2}
-
-
-def break_spectral_norm(w: Witness) -> Witness:
-    """Every factor with the other exponent: the same predictions, and flatter along u."""
-    here = w["objective"]
-    return {**w, "twins": [here.at(here.vector**2 / twin.vector) for twin in w["twins"]]}
-
-
-def break_epsilon_sharpness(w: Witness) -> Witness:
-    flipped = {radius: -step for radius, step in w["perturbations"].items()}
-    return {**w, "perturbations": flipped}
-
-
-def break_volume(w: Witness) -> Witness:
-    """alpha^-k where volumes then shrink."""
-    v = w["volume"]
-    size = round(v.log_volumes[0] / math.log(2 * v.radius))
-    volumes, totals = box_log_volumes(size, v.radius, v.alpha, -v.growth, len(v.intervals))
-    return {**w, "volume": replace(v, log_volumes=volumes, log_totals=totals)}
-
-
-def break_lipschitz(w: Witness) -> Witness:
-    found = w["found"]
-    wrong = tuple(norm * scale**2 for norm, scale in zip(found.by_law, found.scales, strict=True))
-    return {"found": replace(found, by_law=wrong)}
-
-
-def break_reparametrization(w: Witness) -> Witness:
-    """The term of the gradient subtracted."""
-
-    def flipped(law: Any) -> Any:
-        plus = law.of_gradient.matvec
-        return replace(law, of_gradient=replace(law.of_gradient, matvec=lambda v: -plus(v)))
-
-    return {"laws": {label: flipped(law) for label, law in w["laws"].items()}}
-
-
-def break_three(w: Witness) -> Witness:
-    maps = {label: Power(g.center, -g.a, g.b) for label, g in w["maps"].items() if g.a < 0.5}
-    return {**w, "maps": maps, "factors": {label: w["factors"][label] for label in maps}}
-
-
-def break_radial(w: Witness) -> Witness:
-    """The outer product added instead of subtracted."""
-
-    def flipped(g: Any, eta: Any, jacobian: Any) -> Any:
-        v = eta - g.center
-        u = v / v.norm()
-        along = u @ jacobian @ u
-        across = jacobian - along * torch.outer(u, u)
-        return g, eta, across + (2 * jacobian.diagonal().mean() - along) * torch.outer(u, u)
-
-    return {"cases": [flipped(*case) for case in w["cases"][:200]]}
-
-
-def break_reranking(w: Witness) -> Witness:
-    """rho and r_hat swapped turns every order around."""
-    return {"found": {order[::-1]: found for order, found in w["found"].items()}}
-
-
-def break_inputs(w: Witness) -> Witness:
-    """Axes scaled the other way round than the laws say."""
-    _, laws = w["representations"]["scaled axes"]
-    wrong = affine(torch.zeros(2).double(), torch.tensor([1 / 0.5, 1 / 1.6]).double())
-    return {**w, "representations": {**w["representations"], "scaled axes": (wrong, laws)}}
-
-
-def break_twins(w: Witness) -> Witness:
-    """The constant as the paper prints it."""
-    printed = fitting_claims.generalizer(10, (10**2 + 1) ** 0.25)
-    return {**w, "nets": {**w["nets"], "generalizer": printed}}
-
-
-def break_labels(w: Witness) -> Witness:
-    net = w["net"]
-    return {**w, "net": fitting_claims.Memory(net.a.data, -net.b.data, net.w.data)}
-
-
-def break_edge(w: Witness) -> Witness:
-    slow, fast = w["rates"].items()
-    return {**w, "rates": {slow[0]: fast[1], fast[0]: slow[1]}}
-
-
-BROKEN: dict[str, Callable[[Witness], Witness]] = {
-    "homogeneity": break_homogeneity,
-    "gradient_law": inverse_factors,
-    "hessian_law": inverse_factors_of_places,
-    "never_arbitrarily_flat": break_floor,
-    "log_convexity": break_convexity,
-    "spectral_norm": break_spectral_norm,
-    "many_eigenvalues": inverse_twin,
-    "epsilon_sharpness": break_epsilon_sharpness,
-    "infinite_volume": break_volume,
-    "no_lipschitz_constant": break_lipschitz,
-    "reparametrization_law": break_reparametrization,
-    "three_coordinates": break_three,
-    "radial_map": break_radial,
-    "reranking": break_reranking,
-    "input_representation": break_inputs,
-    "flat_memorizer": break_twins,
-    "any_labels": break_labels,
-    "stability_edge": break_edge,
-}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -204,7 +76,9 @@ def with_decay(objective: Objective) -> Objective:
     return Objective(model, batch, decayed).at(objective.vector)
 
 
-def test_eigenvalues_are_counted_where_the_twin_is(witnesses: dict[str, Witness]) -> None:
+def test_eigenvalues_are_counted_where_the_twin_is(
+    witnesses: dict[str, Witness], findings: dict[str, Finding]
+) -> None:
     """With weight decay D^-1 H D^-1 is not the Hessian there: it is differentiated."""
     w = witnesses["many_eigenvalues"]
     here, there = with_decay(w["objective"]), with_decay(w["twin"])
@@ -212,7 +86,7 @@ def test_eigenvalues_are_counted_where_the_twin_is(witnesses: dict[str, Witness]
     spectrum = torch.linalg.eigvalsh(hessian(there, compile=False).dense())
     assert outcome.numbers["eigenvalues above 1000"] == int((spectrum > 1000).sum())
     assert not outcome.holds
-    honest = CLAIMS["many_eigenvalues"].check(**w).numbers
+    honest = findings["many_eigenvalues"].numbers
     assert honest["eigenvalues above 1000"] >= honest["promised"]
 
 
@@ -223,51 +97,7 @@ def test_a_loss_that_moves_along_the_rescalings_is_no_case_for_them(setting: Set
     assert found.holds
 
 
-def break_laws(w: Witness) -> Witness:
-    """Laws of u that its draws do not follow, though all of them are wrong by one factor."""
-    xi, laws = w["representations"]["scaled axes"]
-    wide = {n: MultivariateNormal(m.mean, 4 * m.covariance_matrix) for n, m in laws.models.items()}
-    truth = MultivariateNormal(laws.truth.mean, 4 * laws.truth.covariance_matrix)
-    return {**w, "representations": {"scaled axes": (xi, Laws(truth, wide))}}
-
-
-def break_ranking_of_nets(w: Witness) -> Witness:
-    return {**w, "opposed": w["opposed"][::-1]}
-
-
-def break_sgd(w: Witness) -> Witness:
-    """Other curvatures than those of the losses that SGD runs on."""
-    return {**w, "curvatures": (0.2, 0.6, 1.0, 3.1)}
-
-
-def break_box(w: Witness) -> Witness:
-    """A box twenty times as large, in which everything else was looked at."""
-    return {**w, "volume": replace(w["volume"], radius=20 * w["volume"].radius)}
-
-
-def break_minimum(w: Witness) -> Witness:
-    """A bound that the search would have got wrong: higher than a network that exists."""
-    return {**w, "lower_bound": 1.01 * w["lower_bound"]}
-
-
-def break_way(w: Witness) -> Witness:
-    """A twin that is not half-way, and sharper than both ends."""
-    here = w["twins"][0]
-    sharper = sharpen(here, target=1e6).objective
-    return {**w, "twins": [*w["twins"][:2], sharper]}
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("input_representation", break_laws),
-        ("input_representation", break_ranking_of_nets),
-        ("stability_edge", break_sgd),
-        ("infinite_volume", break_box),
-        ("never_arbitrarily_flat", break_minimum),
-        ("log_convexity", break_way),
-    ],
-)
+@pytest.mark.parametrize(("name", "wrong"), PARTS)
 def test_fails_when_a_part_is_broken(
     name: str, wrong: Callable[[Witness], Witness], witnesses: dict[str, Witness]
 ) -> None:
@@ -323,14 +153,9 @@ def test_the_printed_constant_of_the_generalizer_gives_the_larger_trace(
 # Figures ------------------------------------------------------------------------------------------
 
 
-DRAWN = [name for name, claim in CLAIMS.items() if claim.figure is not None]
-
-
 @pytest.mark.parametrize("name", DRAWN)
-def test_figures_are_whole_and_fetch_nothing(name: str, witnesses: dict[str, Witness]) -> None:
-    draw = CLAIMS[name].figure
-    assert draw is not None
-    svg = draw(**witnesses[name])
+def test_figures_are_whole_and_fetch_nothing(name: str, figures: dict[str, str]) -> None:
+    svg = figures[name]
     root = ET.fromstring(svg)
     assert root.tag.endswith("svg")
     words = [e.text for e in root.iter() if e.tag.endswith("text") and e.text]
@@ -348,3 +173,84 @@ def test_drawing_leaves_matplotlib_as_it_was(witnesses: dict[str, Witness]) -> N
     assert draw is not None
     draw(**witnesses["radial_map"])
     assert dict(matplotlib.rcParams) == before
+
+
+# In a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address(
+    witnesses: dict[str, Witness],
+    findings: dict[str, Finding],
+    figures: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """Where a page with all figures lies; what was built, checked and drawn is taken from above."""
+    known = {
+        name: replace(
+            CLAIMS[name],
+            construction=lambda _, name=name: witnesses[name],
+            check=lambda name=name, **_: findings[name],
+            figure=lambda name=name, **_: figures[name],
+        )
+        for name in DRAWN
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, claim in known.items():
+            patch.setitem(CLAIMS, name, claim)
+        found = claims(small_net(), DRAWN)
+    assert found.figures == figures
+    return write_report(found, tmp_path_factory.mktemp("page") / "claims.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page, opened; at the end nothing was fetched and nothing went wrong."""
+    with opened(browser, address) as page:
+        yield page
+
+
+def test_every_figure_is_drawn(page: Page) -> None:
+    widths = page.evaluate(
+        "Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))"
+    )
+    assert len(widths) == len(DRAWN)
+    assert min(widths) > 300
+    assert all(image.get_attribute("alt") for image in page.locator("img").all())
+    assert page.locator("figcaption").count() == len(DRAWN)
+
+
+@pytest.mark.parametrize("width", [390, 320, 800])
+def test_no_width_scrolls_sideways(page: Page, width: int) -> None:
+    page.set_viewport_size(ViewportSize(width=width, height=844))
+    assert scroll_width(page) <= width
+
+
+def test_figures_turn_with_the_theme(page: Page) -> None:
+    def turned() -> bool:
+        return page.evaluate("getComputedStyle(document.images[0]).filter") != "none"
+
+    light = background(page)
+    assert not turned()
+    page.emulate_media(color_scheme="dark")
+    assert background(page) != light
+    assert turned()
+    page.locator("#theme").click()
+    assert background(page) == light
+    assert not turned()
+    page.emulate_media(color_scheme="light")
+    page.locator("#theme").click()
+    assert turned()
+
+
+def test_the_table_leads_to_a_claim(page: Page) -> None:
+    page.get_by_role("rowheader", name="Radial map").get_by_role("link").click()
+    assert page.evaluate("location.hash") == "#radial_map"
+    place: float = page.locator("#radial_map").bounding_box()["y"]  # type: ignore[index]
+    assert abs(place) < 2

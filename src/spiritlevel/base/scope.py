@@ -43,10 +43,23 @@ def fixed_rng(seed: int | None) -> Iterator[None]:
         yield
         return
     with kept_rng():
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         yield
+
+
+def _seed_torch(seed: int) -> None:
+    """As torch.manual_seed, but for devices that are asleep.
+
+    Those would wake up with this seed, which nothing takes back, and torch keeps a stack trace for
+    each of them, which costs more than a small model.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
 
 
 @contextlib.contextmanager

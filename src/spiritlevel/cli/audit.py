@@ -35,11 +35,13 @@ def audit(
     with one_line_errors() as console:
         from spiritlevel.audits.audit import DEFAULT
         from spiritlevel.audits.audit import audit as make
+        from spiritlevel.measures.registry import checked
 
         check_writable(files)
+        wanted = checked(DEFAULT if only is None else names(only) or [], single=True)
         found = make(
             network.objective(),
-            DEFAULT if only is None else names(only) or [],
+            wanted,
             strength=strength,
             seed=network.seed,
             way=files.out is not None or files.json is not None,

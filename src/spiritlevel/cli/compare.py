@@ -30,11 +30,13 @@ def compare(
     with one_line_errors() as console:
         from spiritlevel.audits.comparison import COMPARED
         from spiritlevel.audits.comparison import compare as make
+        from spiritlevel.measures.registry import checked
 
         check_writable(files)
+        wanted = checked(COMPARED if only is None else names(only) or [], single=True)
         found = make(
             _objectives(checkpoints or [], network),
-            COMPARED if only is None else names(only) or [],
+            wanted,
             seed=network.seed,
             **vars(accuracy),
         )

@@ -16,9 +16,11 @@ def measure(network: Trained, accuracy: Accuracy, files: Files, only: OnlyOption
     """
     with one_line_errors() as console:
         from spiritlevel.measures import measure as fill
+        from spiritlevel.measures.registry import checked, standard
 
         check_writable(files)
+        wanted = checked(standard() if only is None else names(only) or [])
         settings = {"seed": network.seed, **vars(accuracy)}
-        table = fill(network.objective(), names(only), **settings)
+        table = fill(network.objective(), wanted, **settings)
         console.print(table)
         write(table, files, console)

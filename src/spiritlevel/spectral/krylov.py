@@ -11,7 +11,8 @@ from spiritlevel.base.operator import SKEW, Operator, not_symmetric
 from spiritlevel.base.tensors import gaussian
 
 ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
-UNDERFLOW = 1e-140
+UNDERFLOW = 1e-140  # squares of smaller numbers come to nothing
+NOTHING = 1e-290  # beyond it not even rounding errors have digits
 
 
 class Ritz(NamedTuple):
@@ -88,6 +89,7 @@ class Krylov:
             self.pending -= 1
             return
         noise = ROUNDING * torch.finfo(w.dtype).eps * self.norm
+        noise = noise if noise > NOTHING else 0.0
         if rest <= noise:  # an invariant subspace, to rounding: noise opens it to all the others
             fresh, _ = self._orthogonalize(gaussian(len(w), self.draws, w), known)
             w = w + (noise or 1.0) / length(fresh) * fresh
@@ -98,13 +100,15 @@ class Krylov:
     def ritz(self) -> Ritz:
         m = self.length
         square = self.coefficients[:m, :m]
-        skewness = float((square - square.T).norm()) / (float(square.norm()) or 1.0)
+        # what is near nothing is cut off in one column and not in another
+        unit = max(float(square.abs().max()), 1e10 * NOTHING)
+        skewness = float(((square - square.T) / unit).norm() / (square / unit).norm().clamp(min=1))
         if skewness > SKEW:
             raise not_symmetric(self.operator, skewness)
         values, vectors = torch.linalg.eigh((square + square.T) / 2)
         image = self.coefficients[: m + self.pending, :m] @ vectors
         image[:m] -= vectors * values
-        return Ritz(values, vectors, image.norm(dim=0))
+        return Ritz(values, vectors, unit * (image / unit).norm(dim=0))
 
     def lift(self, coordinates: Tensor) -> Tensor:
         """Columns of coordinates as vectors of the space, one per column."""
@@ -167,6 +171,11 @@ class Krylov:
 
 
 def length(vector: Tensor) -> float:
-    """The norm, in double precision; 0 where squares come to nothing."""
+    """The norm, in double precision, also where squares come to nothing."""
     found = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
-    return found if found > UNDERFLOW else 0.0
+    if found > UNDERFLOW:
+        return found
+    top = float(vector.abs().max())
+    if top < NOTHING:
+        return 0.0
+    return top * float(torch.linalg.vector_norm(vector / top, dtype=torch.float64))

@@ -22,7 +22,7 @@ from spiritlevel.symmetry.tracing.equations import WILD, ZERO, compact
 from spiritlevel.symmetry.tracing.labels import elementwise
 from spiritlevel.symmetry.tracing.record import Operation, Rule
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk
-from spiritlevel.symmetry.verify import verify
+from spiritlevel.symmetry.verify import exactly, verify
 
 MOST_SPLIT = 64  # units of a set that is split into its interchangeable parts
 SAME = 1e-5  # relative: models may round to float32 inside
@@ -330,7 +330,7 @@ def _proved(
 ) -> bool:
     """Whether a random element leaves the predictions as they are."""
     if isinstance(model, Objective):
-        exact = model.to(torch.float64)
+        exact = exactly(model)
         return verify(exact, symmetry.apply(exact, element)).holds
     predictor, _ = predictor_of(model, example)
     exact_model = cast(predictor.model, torch.float64, torch.device("cpu"))

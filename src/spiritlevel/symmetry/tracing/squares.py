@@ -151,9 +151,17 @@ def _own(value: Any) -> Tensor:
 # Pooling --------------------------------------------------------------------------------------
 
 
+def _pooled(
+    dims: int, self: Squares, kernel_size: Any, stride: Any, padding: Any, power: int
+) -> Squares:
+    """The average over each window, times a power of its size."""
+    average = getattr(F, f"avg_pool{dims}d")
+    found = average(self.value, kernel_size, stride or kernel_size, padding)
+    return Squares(found * math.prod(_each(kernel_size, dims)) ** power)
+
+
 def max_pool(dims: int) -> Callable[..., Squares]:
     """The sum over each window instead of the maximum: a maximum counts all its paths."""
-    average = getattr(F, f"avg_pool{dims}d")
 
     def rule(
         node: fx.Node,
@@ -166,15 +174,13 @@ def max_pool(dims: int) -> Callable[..., Squares]:
     ) -> Squares:
         if set(_each(dilation, dims)) != {1} or ceil_mode:
             raise SpiritlevelError("the path norm knows no dilated or ceiled maximum")
-        found = average(self.value, kernel_size, stride or kernel_size, padding)
-        return Squares(found * math.prod(_each(kernel_size, dims)))
+        return _pooled(dims, self, kernel_size, stride, padding, power=1)
 
     return rule
 
 
 def average_pool(dims: int) -> Callable[..., Squares]:
     """An average with squared coefficients."""
-    average = getattr(F, f"avg_pool{dims}d")
 
     def rule(
         node: fx.Node,
@@ -189,8 +195,7 @@ def average_pool(dims: int) -> Callable[..., Squares]:
         short = not count_include_pad and any(_each(padding, dims))
         if ceil_mode or short or divisor_override is not None:
             raise SpiritlevelError("the path norm knows averages over windows of one size only")
-        found = average(self.value, kernel_size, stride or kernel_size, padding)
-        return Squares(found / math.prod(_each(kernel_size, dims)))
+        return _pooled(dims, self, kernel_size, stride, padding, power=-1)
 
     return rule
 

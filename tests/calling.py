@@ -1,0 +1,269 @@
+"""One valid call of every public function and method: what each is given."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Independent, Normal
+
+import spiritlevel as sl
+from cases import BY_NAME, labels, randn
+from spiritlevel.coordinates.inputs import Representation
+from spiritlevel.objective import Objective
+from spiritlevel.orbit.program import matrix_of, problem_of
+
+RESULT_KINDS = ("Audit", "Comparison", "Table", "Claims")
+
+
+def small(scale: float = 1.0) -> Objective:
+    torch.manual_seed(0)
+    first = nn.Linear(2, 3)
+    with torch.no_grad():
+        first.weight.mul_(scale)
+    net = nn.Sequential(first, nn.ReLU(), nn.Linear(3, 2)).double()
+    return Objective(net, (randn(6, 2), labels(6, classes=2)), F.cross_entropy)
+
+
+@functools.cache
+def shared() -> dict[str, Any]:
+    """What a parameter of some name takes, wherever it occurs."""
+    net = small()
+    group = sl.symmetries(net)
+    return {
+        "objective": net,
+        "model": net,
+        "one": net,
+        "twin": net,
+        "group": group,
+        "operator": sl.from_matrix(torch.eye(5).double()),
+        "target": 10.0,
+        "epsilon": 0.1,
+        "radius": 0.1,
+        "norm": 1.0,
+        "t": group.random(0),
+        "s": group.random(1),
+        "coordinates": sl.coordinates.Diagonal(torch.full((net.size,), 2.0).double()),
+        "center": net.vector,
+        "params": net.params,
+        "moved": net.params,
+        "measure": lambda objective: objective.value(),
+        "eta": net.vector,
+        "theta": net.vector,
+        "representation": Representation(lambda x: 2 * x, lambda u: u / 2),
+        "seed": 0,
+    }
+
+
+Calls = dict[str, dict[str, Any]]
+
+
+@functools.cache
+def calls() -> Calls:
+    """The valid call of each, beyond what `shared` gives: names of functions -> arguments."""
+    return {
+        **_of_objectives(),
+        **_of_operators(),
+        **_of_coordinates(),
+        **_of_orbits(),
+        **_of_symmetries(),
+        **_of_groups(),
+        **_of_units(),
+        **_of_witnesses(),
+        **_of_results(),
+    }
+
+
+def plain(*names: str) -> Calls:
+    """What `shared` gives is enough."""
+    return {name: {} for name in names}
+
+
+def _of_objectives() -> Calls:
+    net, rows = shared()["objective"], (randn(6, 2), labels(6, classes=2))
+    return {
+        "Objective": {"model": module(), "data": rows, "loss": F.cross_entropy, "params": "*"},
+        "Objective.named": {"vector": net.vector},
+        "Objective.mean": {"of": lambda batch: 0.0},
+        **plain("Objective.at", "Objective.reparametrize", "default_objective"),
+        "Objective.edited": {"edit": lambda model: None},
+        "Objective.on": {"batches": [rows]},
+        "Objective.few": {"n": 2},
+        "Objective.to": {"dtype": torch.float64},
+    }
+
+
+def module() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def _of_operators() -> Calls:
+    return {
+        "Operator": {
+            **{"size": 5, "dtype": torch.float64, "device": torch.device("cpu")},
+            "matvec": lambda v: v,
+        },
+        "Operator.__matmul__": {"vectors": torch.ones(5)},
+        **plain(*"hessian ggn ggn_diagonal fisher output_gradients".split()),
+        **plain(*"eigenvalues eigenpairs density negative_eigenvalues".split()),
+        **plain(*"trace diagonal frobenius".split()),
+        "from_matrix": {"matrix": torch.eye(3)},
+        "restricted": {"operator": sl.hessian(shared()["objective"]), "names": "0.*"},
+        "scaled": {"diagonal": torch.ones(5)},
+        "Density.count_below": {"threshold": 0.0},
+    }
+
+
+def _of_coordinates() -> Calls:
+    net = shared()["objective"]
+    law, wide = (Independent(Normal(torch.zeros(1), s * torch.ones(1)), 1) for s in (1, 2))
+    maps = {
+        "Chain": {"parts": (shared()["coordinates"],)},
+        "Custom": {"forward": lambda e: 2 * e, "inverse": lambda t: t / 2, "near": net.vector},
+        "Diagonal": {"factors": torch.ones(net.size)},
+        "Linear": {"matrix": torch.eye(net.size)},
+        "Power": {"a": 0.5},
+        "Radial": {"r_hat": 0.1, "delta": 1.0, "rho": 0.2},
+        "WeightNorm": {"blocks": ((0, 3, 2),)},
+        "hessian_law": {},
+        "rerank": {"objectives": [net, net.at(net.vector + 1)], "order": [1, 0]},
+        "weight_norm": {"params": "*.weight"},
+    }
+    inputs = {
+        "Representation": {"forward": lambda x: x, "inverse": lambda x: x},
+        "affine": {"shift": torch.zeros(2), "matrix": torch.eye(2)},
+        **plain(*"standardization whitening represent".split()),
+        **plain(*"input_gradients input_gradient_norm".split()),
+        "opposing": {"other": small(-2.0)},
+        "ranked": {"truth": law, "models": {"a": wide, "b": law}, "draws": 20},
+    }
+    return {
+        **{f"coordinates.{name}": given for name, given in maps.items()},
+        **{f"coordinates.inputs.{name}": given for name, given in inputs.items()},
+        "Ranking.best": {"criterion": "earth mover", "represented": True},
+        "Ranking.shift": {"criterion": "earth mover"},
+    }
+
+
+def _of_orbits() -> Calls:
+    net = shared()["objective"]
+    return {
+        **plain("orbit.balanced"),
+        "orbit.minimum": {"norm": "trace", "operator": "ggn"},
+        "orbit.operator_of": {"problem": problem_of(net, None, None, matrix_of(net, "ggn"))},
+        "orbit.search": {"evaluations": 2},
+        "orbit.supremum": {"target": 1e-9},
+    }
+
+
+def _of_symmetries() -> Calls:
+    return {
+        "symmetries": {"model": module()},
+        **plain("verify"),
+        "symmetry.register_operation": {
+            **{"name": "sweep::nothing", "operation": sl.symmetry.Operation(), "replace": True}
+        },
+        "symmetry.unregister_operation": {"name": "sweep::nothing"},
+        "symmetry.head_maps": {"model": BY_NAME["TransformerEncoderLayer"].objective()},
+        "symmetry.permutations": {"model": module()},
+        "symmetry.sign_flips": {"model": BY_NAME["mlp"].objective()},
+    }
+
+
+def _of_groups() -> Calls:
+    net, group = shared()["objective"], shared()["group"]
+    methods = {
+        "pieces": {"index": 0},
+        **plain(*"inverse compose random evaluate log_scales act factors".split()),
+        **plain(*"locate apply verify".split()),
+        "flat_factors": {"shapes": net.shapes},
+        "pull": {"values": net.params},
+        "matrix": {"names": ["0.weight"]},
+        "restrict": {"kinds": next(iter(group.kinds))},
+        "select": {"indices": [0]},
+        "of_layers": {"element": group.layerwise().random()},
+    }
+    return {f"Group.{name}": given for name, given in methods.items()}
+
+
+def _of_units() -> Calls:
+    signs, units, head = (instances()[kind] for kind in ("Signs", "Units", "HeadMap"))
+    tanh, attention = BY_NAME["mlp"].objective(), BY_NAME["TransformerEncoderLayer"].objective()
+    flips, order, matrix = signs.random(0), units.random(0), head.random(0)
+    return {
+        **plain("Signs.random", "Units.random", "HeadMap.random"),
+        "Signs.act": {"params": tanh.params, "flips": flips},
+        "Signs.inverse": {"flips": flips},
+        "Signs.apply": {"objective": tanh, "flips": flips},
+        **{f"Units.{name}": {"order": order} for name in ("act", "inverse", "apply")},
+        "HeadMap.act": {"params": attention.params, "matrix": matrix},
+        "HeadMap.inverse": {"matrix": matrix},
+        "HeadMap.apply": {"objective": attention, "matrix": matrix},
+    }
+
+
+def _of_witnesses() -> Calls:
+    volume = {
+        **plain("scale_factor", "worst_in_box"),
+        **{name: {"boxes": 2} for name in ("box_intervals", "infinite_volume")},
+        "box_log_volumes": {"size": 5, "alpha": 2.0, "growth": 1.0, "boxes": 2},
+    }
+    return {
+        **plain(*"sharpen sharpen_many zero_in_ball worst_in_ball".split()),
+        **plain("witnesses.slopes.lipschitz"),
+        **{f"witnesses.volume.{name}": given for name, given in volume.items()},
+    }
+
+
+def _of_results() -> Calls:
+    net, table = shared()["objective"], instances()["Table"]
+    return {
+        "audit": {"measures": ["loss"], "way": False},
+        "claims": {"objective": net, "names": "any_labels", "figures": False},
+        "compare": {"objectives": {"a": net, "b": small(2.0)}, "measures": ["loss"]},
+        "measure": {"names": ["loss"]},
+        "register": {"name": "a measure of the sweep"},
+        **plain(*(f"MEASURES[{name!r}]" for name in sl.MEASURES)),
+        "load": {"path": written("Table")},
+        "write_report": {"result": table, "path": Path("/dev/null")},
+        **plain(*(f"{kind}.{m}" for kind in RESULT_KINDS for m in ("to_csv", "to_json"))),
+        "Result.from_dict": {"data": table.to_dict()},
+        "Audit.__getitem__": {"name": "loss"},
+        "Comparison.of": {"measure": "loss"},
+        "Claims.__getitem__": {"name": "any_labels"},
+        "Comparison.__getitem__": {"key": "loss"},
+        "Table.__getitem__": {"name": "loss"},
+    }
+
+
+def written(kind: str) -> Path:
+    """A file that holds a result."""
+    path = Path(tempfile.mkdtemp()) / "result.json"
+    instances()[kind].to_json(path)
+    return path
+
+
+@functools.cache
+def instances() -> dict[str, Any]:
+    """One of each class whose methods people call."""
+    net, c = shared()["objective"], sl.coordinates
+    law = Independent(Normal(torch.zeros(1), torch.ones(1)), 1)
+    return {
+        "Objective": net,
+        "Group": shared()["group"],
+        "Operator": shared()["operator"],
+        "Audit": sl.audit(net, ["loss"], way=False),
+        "Comparison": sl.compare({"a": net, "b": small(2.0)}, ["loss"]),
+        "Table": sl.measure(net, ["loss"]),
+        "Claims": sl.claims(net, "any_labels", figures=False),
+        "Density": sl.density(shared()["operator"]),
+        "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
+        "Units": sl.symmetry.permutations(net)[0],
+        "HeadMap": sl.symmetry.head_maps(BY_NAME["TransformerEncoderLayer"].objective())[0],
+        "Ranking": c.inputs.ranked(law, {"a": law}, shared()["representation"], draws=20),
+    }
