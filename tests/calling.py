@@ -18,7 +18,7 @@ from spiritlevel.coordinates.inputs import Representation
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.program import matrix_of, problem_of
 
-RESULT_KINDS = ("Audit", "Comparison", "Table", "Claims")
+RESULT_KINDS = ("Audit", "Comparison", "Forecast", "Table", "Claims")
 
 
 def small(scale: float = 1.0) -> Objective:
@@ -226,6 +226,7 @@ def _of_results() -> Calls:
         "audit": {"measures": ["loss"], "way": False},
         "claims": {"objective": net, "names": "any_labels", "figures": False},
         "compare": {"objectives": {"a": net, "b": small(2.0)}, "measures": ["loss"]},
+        "estimate": {"measures": ["loss"]},
         "measure": {"names": ["loss"]},
         "register": {"name": "a measure of the sweep"},
         **plain(*(f"MEASURES[{name!r}]" for name in sl.MEASURES)),
@@ -237,6 +238,7 @@ def _of_results() -> Calls:
         "Comparison.of": {"measure": "loss"},
         "Claims.__getitem__": {"name": "any_labels"},
         "Comparison.__getitem__": {"key": "loss"},
+        "Forecast.__getitem__": {"name": "loss"},
         "Table.__getitem__": {"name": "loss"},
     }
 
@@ -259,6 +261,7 @@ def instances() -> dict[str, Any]:
         "Operator": shared()["operator"],
         "Audit": sl.audit(net, ["loss"], way=False),
         "Comparison": sl.compare({"a": net, "b": small(2.0)}, ["loss"]),
+        "Forecast": sl.estimate(net, ["loss"]),
         "Table": sl.measure(net, ["loss"]),
         "Claims": sl.claims(net, "any_labels", figures=False),
         "Density": sl.density(shared()["operator"]),

@@ -51,6 +51,8 @@ _HOMES = {
     "Table": "results",
     "load": "results",
     "compare": "audits.comparison",
+    "estimate": "audits.forecast",
+    "Forecast": "results",
     "Comparison": "results",
     "write_report": "report",
     "CLAIMS": "theorems",
@@ -75,6 +77,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Finding",
+    "Forecast",
     "Group",
     "Objective",
     "Operator",
@@ -92,6 +95,7 @@ __all__ = [
     "diagonal",
     "eigenpairs",
     "eigenvalues",
+    "estimate",
     "fisher",
     "frobenius",
     "from_matrix",
@@ -122,6 +126,7 @@ if TYPE_CHECKING:
     from spiritlevel import coordinates, orbit, symmetry, witnesses
     from spiritlevel.audits.audit import audit
     from spiritlevel.audits.comparison import compare
+    from spiritlevel.audits.forecast import estimate
     from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.base.estimate import Estimate, Status
     from spiritlevel.base.operator import Operator, from_matrix, restricted, scaled
@@ -130,7 +135,16 @@ if TYPE_CHECKING:
     from spiritlevel.objective import Objective
     from spiritlevel.objective.default import default_objective
     from spiritlevel.report import write_report
-    from spiritlevel.results import Audit, Certificate, Claims, Comparison, Result, Table, load
+    from spiritlevel.results import (
+        Audit,
+        Certificate,
+        Claims,
+        Comparison,
+        Forecast,
+        Result,
+        Table,
+        load,
+    )
     from spiritlevel.spectral import (
         density,
         diagonal,

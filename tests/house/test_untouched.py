@@ -165,6 +165,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "diagonal": lambda m: sl.diagonal(sl.hessian(objective(m)), probes=4),
     "frobenius": lambda m: sl.frobenius(sl.hessian(objective(m)), **ROUGH),
     "measure": lambda m: sl.measure(part(m), **ROUGH),
+    "estimate": lambda m: sl.estimate(part(m), ["loss", "hessian_trace"], audit=True),
     "symmetries": lambda m: sl.symmetries(objective(m)),
     "symmetries of a module": lambda m: sl.symmetries(m, randn(2, 3, 4)),
     "Group": lambda m: _moved(objective(m)),
@@ -283,7 +284,15 @@ def test_every_public_function_is_tried() -> None:
         "MEASURES",
         "__version__",
         "register",
-        *("Result", "Table", "Claims", "Claim", "Finding", "load"),  # made of plain data
+        *(
+            "Result",
+            "Table",
+            "Forecast",
+            "Claims",
+            "Claim",
+            "Finding",
+            "load",
+        ),  # made of plain data
     }
     assert set(sl.__all__) - data <= set(CALLS)
 

@@ -49,6 +49,7 @@ def made() -> dict[str, sl.Result]:
     nets = {"net": objective, "twin": twin.objective}
     told = provenance(0.0, ["as told"])
     return {
+        "forecast": sl.estimate(objective, ["loss", "layer_traces"]),
         "table": sl.measure(objective, ["loss", "lambda_max", "layer_traces"], compile=False),
         "audit": sl.audit(objective, ["loss", "hessian_spectral", "orbit_trace"]),
         "comparison": sl.compare(nets, ["loss", "hessian_spectral", "keskar"]),

@@ -202,18 +202,20 @@ class _Work:
         return found
 
     def places(self, measure: Measure) -> list[str]:
-        """Where a measure is made: where it should stay, or where it is small and where large."""
-        if measure.points:
-            wanted = measure.points
-        elif measure.promises("unit"):
-            wanted = ("here", "moved", "sharpened")
-        elif measure.promises("layer"):
-            wanted = ("here", "moved", "layers", "sharpened")
-        elif measure.ends:
-            wanted = ("here", "balanced", "flattest", "sharpened")
-        else:
-            wanted = ("here", "balanced", "sharpened")
-        return [name for name in wanted if name in self.points]
+        return [name for name in wanted_points(measure) if name in self.points]
+
+
+def wanted_points(measure: Measure) -> tuple[str, ...]:
+    """Where a measure is made: where it should stay, or where it is small and where large."""
+    if measure.points:
+        return measure.points
+    if measure.promises("unit"):
+        return "here", "moved", "sharpened"
+    if measure.promises("layer"):
+        return "here", "moved", "layers", "sharpened"
+    if measure.ends:
+        return "here", "balanced", "flattest", "sharpened"
+    return "here", "balanced", "sharpened"
 
 
 def _row(work: _Work, name: str) -> Row:

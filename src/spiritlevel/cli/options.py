@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separated by commas.")]
 
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what it would take, and do no more.")
+]
+
 
 class Precision(str, Enum):
     float32 = "float32"

@@ -115,7 +115,7 @@ def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) ->
         )
     action = actions[kind](objective)
     if kind == "sampled":
-        action = functools.partial(action, seed=seed)
+        action = functools.partial(action, seed=int(seed))
     return _outer(objective, action, f"{kind} fisher", psd=not objective.loss.altered)
 
 

@@ -39,13 +39,29 @@ class Bottom:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a measure usually takes, in passes over all the data of each kind.
+
+    `rough` is the share of it where an audit asks for fewer digits than at the given point.
+    """
+
+    passes: float = 0.0
+    gradients: float = 0.0
+    products: float = 0.0
+    gauss_newton: float = 0.0
+    diagonals: float = 0.0
+    rough: float = 1.0
+
+
+@dataclass(frozen=True)
 class Measure:
     """A number about an objective: how it is computed, where it is from, what it promises.
 
     `invariances` are promises, held to random group elements by the tests and by every audit;
-    "unit" includes "layer". `cost` is in words. `shares` names the computation of Instruments whose
-    cost it shares, and `ends` how many ends of the spectrum it needs of it. `standard` ones are
-    measured unasked; `parts` are several numbers. More of it is sharper if it `is_sharpness`.
+    "unit" includes "layer". `cost` is in words, `work` in numbers. `shares` names the computation
+    of Instruments whose cost it shares, and `ends` how many ends of the spectrum it needs of it.
+    `standard` ones are measured unasked; `parts` are several numbers. More of it is sharper if it
+    `is_sharpness`.
     `bottom` is what it shrinks to over the orbit, where that is known; `points` are those that an
     audit looks at, where it should not look at more.
     """
@@ -63,6 +79,7 @@ class Measure:
     is_sharpness: bool = False
     bottom: Bottom | None = None
     points: tuple[str, ...] = ()
+    work: Work = Work()
 
     @property
     def parameters(self) -> dict[str, Any]:

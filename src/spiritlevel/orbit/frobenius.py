@@ -20,6 +20,7 @@ from spiritlevel.spectral.probes import standard_error
 PAIRS = 16
 ROUNDS = 3
 PROBES = 32
+AT_REST = 0.1  # of the imbalance, which random probes know to a few hundredths
 
 
 def least_frobenius(problem: Problem, tol: float, seed: int) -> Solution:
@@ -94,7 +95,7 @@ def _from_products(problem: Problem, tol: float, seed: int) -> Solution:
         balance=best.imbalance,
         t=best.t,
         products=looker.products + sum(p.products for p in (*seen, before)),
-        converged=best.stderr <= max(tol, 0.01) * best.value,
+        converged=best.stderr <= max(tol, 0.01) * best.value and best.imbalance <= AT_REST,
         stderr=best.stderr,
     )
 

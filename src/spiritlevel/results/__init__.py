@@ -4,6 +4,7 @@ from spiritlevel.results.audit import Audit
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
+from spiritlevel.results.forecast import Forecast
 from spiritlevel.results.result import Result, load
 from spiritlevel.results.symmetry import Sharpening, Symmetries
 from spiritlevel.results.table import Table
@@ -13,6 +14,7 @@ __all__ = [
     "Certificate",
     "Claims",
     "Comparison",
+    "Forecast",
     "Result",
     "Sharpening",
     "Symmetries",
