@@ -26,8 +26,8 @@ SIZES = {
 
 def objective(size: str, rows: int, tokens: int, microbatch: int | None = None) -> sl.Objective:
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(**SIZES[size]))  # type: ignore[arg-type]
-    model = model.to("cuda").eval()  # type: ignore[arg-type]
+    with torch.device("cuda"):
+        model = GPT2LMHeadModel(GPT2Config(**SIZES[size])).eval()  # type: ignore[arg-type]
     ids = torch.randint(0, 50257, (rows, tokens), device="cuda")
     return sl.Objective(model, {"input_ids": ids, "labels": ids}, microbatch=microbatch)
 
@@ -49,12 +49,12 @@ def small() -> None:
         found = objective("small", 8, 512, microbatch)
         operator = sl.hessian(found, compile=False)
         seconds, peak = timed_product(operator, torch.randn(found.size, device="cuda"))
-        print(f"GPT-2 small, microbatches of {microbatch}: product {seconds * 1e3:.0f} ms, "
-              f"peak {peak:.1f} GiB; {operator.remark() if operator.remark else ''}", flush=True)  # fmt: skip
+        line = f"microbatches of {microbatch}: product {seconds * 1e3:.0f} ms, peak {peak:.1f} GiB"
+        print(f"GPT-2 small, {line}", flush=True)
     begin = time.perf_counter()
     top = sl.eigenpairs(sl.hessian(objective("small", 8, 512)), memory=12)[0]
-    print(f"largest eigenvalue {top.value:.4g}: {top.matvecs:.0f} products, "
-          f"{time.perf_counter() - begin:.1f} s with all set-up\n", flush=True)  # fmt: skip
+    took = f"{top.matvecs:.0f} products, {time.perf_counter() - begin:.1f} s with all set-up"
+    print(f"largest eigenvalue {top.value:.4g}: {took}\n", flush=True)
 
 
 def context() -> None:
@@ -74,11 +74,15 @@ def xl() -> None:
     operator = sl.hessian(found, compile=False)
     print(f"product made in {time.perf_counter() - begin:.1f} s: {operator.how}", flush=True)
     top = sl.eigenpairs(operator, tol=1e-2, memory=6, budget=60)[0]
-    print(f"largest eigenvalue {top.value:.4g} ± {top.error:.1g}, {top.status.value}: "
-          f"{top.matvecs:.0f} products, {top.seconds:.1f} s", flush=True)  # fmt: skip
-    trace = sl.trace(operator, method="hutchinson", rtol=0.1, budget=20)
-    print(f"trace {trace.value:.4g} ± {trace.error:.2g}: {trace.matvecs:.0f} products, "
-          f"{trace.seconds:.1f} s; peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")  # fmt: skip
+    took = f"{top.matvecs:.0f} products, {top.seconds:.1f} s"
+    print(
+        f"largest eigenvalue {top.value:.4g} ± {top.error:.1g}, {top.status.value}: {took}",
+        flush=True,
+    )
+    trace = sl.trace(operator, rtol=0.1, budget=20)
+    took = f"{trace.matvecs:.0f} products, {trace.seconds:.1f} s"
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(f"trace {trace.value:.4g} ± {trace.error:.2g}: {took}; peak {peak:.1f} GiB", flush=True)
 
 
 PARTS = {"small": small, "context": context, "xl": xl}

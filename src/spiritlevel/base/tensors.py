@@ -12,6 +12,7 @@ from torch import Tensor
 from spiritlevel.base.tensor_doors import seeded
 
 Shapes = Mapping[str, torch.Size]
+MANY = 2**23  # random numbers that a CPU takes a tenth of a second for
 
 
 def flatten(tree: Mapping[str, Tensor]) -> Tensor:
@@ -109,11 +110,24 @@ def generator(seed: int | torch.Generator) -> torch.Generator:
 
 def rademacher(size: int, draws: torch.Generator, like: Tensor) -> Tensor:
     """A vector of random signs on the device of `like`."""
-    signs = torch.randint(0, 2, (size,), generator=draws, dtype=torch.int8, device="cpu") * 2 - 1
+    source, place = _source(size, draws, like)
+    signs = torch.randint(0, 2, (size,), generator=source, dtype=torch.int8, device=place) * 2 - 1
     return signs.to(device=like.device).to(like.dtype)
 
 
 def gaussian(size: int | Sequence[int], draws: torch.Generator, like: Tensor) -> Tensor:
-    """A standard normal tensor on the device of `like`, drawn in double precision."""
-    shape = (size,) if isinstance(size, int) else tuple(size)
-    return torch.randn(shape, generator=draws, dtype=torch.float64, device="cpu").to(like)
+    """A standard normal tensor on the device of `like`, drawn in double precision if small."""
+    shape = torch.Size((size,) if isinstance(size, int) else tuple(size))
+    source, place = _source(shape.numel(), draws, like)
+    kind = torch.float64 if place == "cpu" else like.dtype
+    return torch.randn(shape, generator=source, dtype=kind, device=place).to(like)
+
+
+def _source(
+    count: int, draws: torch.Generator, like: Tensor
+) -> tuple[torch.Generator, str | torch.device]:
+    """Draws on the CPU, the same for all devices; on the device itself where that takes seconds."""
+    if count <= MANY or like.device.type != "cuda":
+        return draws, "cpu"
+    seed = int(torch.randint(0, 2**62, (), generator=draws, device="cpu"))
+    return torch.Generator(like.device).manual_seed(seed), like.device
