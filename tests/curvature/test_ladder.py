@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
+from spiritlevel.curvature import ladder
+from spiritlevel.curvature.ladder import climb
 
 
 class Net(nn.Module):
@@ -142,3 +144,17 @@ def test_a_fault_late_in_the_data_is_seen(batch: int) -> None:
     found = sl.hessian(objective(Slipped.apply))
     assert found.how.startswith("difference of gradients")
     torch.testing.assert_close(found.dense(), exact, rtol=0, atol=1e-6 * float(exact.norm()))
+
+
+def test_a_model_too_large_for_float64_is_checked_in_its_own_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = objective(lambda h: h)
+    rough = exact.to(torch.float32)
+    assert climb(rough).checked_in == torch.float64
+    monkeypatch.setattr(ladder, "free_bytes", lambda device: 16 * 8 * rough.size - 1)
+    way = climb(rough)
+    assert (way.name, way.checked_in) == ("jvp of gradient", torch.float32)
+    assert way.check < 5e-2
+    truth = sl.hessian(exact).dense()
+    torch.testing.assert_close(sl.hessian(rough).dense().double(), truth, rtol=1e-3, atol=1e-4)

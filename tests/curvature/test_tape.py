@@ -224,3 +224,16 @@ def test_a_tape_holds_tensors_without_their_history() -> None:
     # activations and gradients of 12 examples at 6 + 3 units, some five times over, not more
     assert 12 * 9 * 8 <= tape.nbytes(own) <= 12 * 9 * 8 * 12
     torch.testing.assert_close(tape.program.graph()(v, *tape.held), tape(v), rtol=0, atol=0)
+
+
+def test_zeros_that_are_symbols_are_no_danger() -> None:
+    """Forward mode makes such of constants; times a number, torch reads memory they do not have."""
+    zero = torch._efficientzerotensor((5,), dtype=torch.float64)
+
+    def product(v: Tensor) -> Tensor:
+        scaled = torch.ops.aten.mul.Scalar(zero, 2)
+        return v * torch.ops.aten.add.Scalar(scaled, 3) + torch.ops.aten.add.Scalar(zero, 1)
+
+    found, tape = record(product, randn(5))
+    torch.testing.assert_close(found, 3 * randn(5) + 1)
+    torch.testing.assert_close(tape(randn(5, seed=2)), 3 * randn(5, seed=2) + 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from spiritlevel.base.tensor_doors import seeded
 
 Shapes = Mapping[str, torch.Size]
-MANY = 2**23  # random numbers that a CPU takes a tenth of a second for
+MANY = 2**20  # random numbers that a CPU takes a hundredth of a second for
 
 
 def flatten(tree: Mapping[str, Tensor]) -> Tensor:

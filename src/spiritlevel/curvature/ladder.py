@@ -16,6 +16,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.module import free_bytes
 from spiritlevel.objective.telling import telling
 
 Product = Callable[[Objective, Batch, Sequence[Tensor]], list[Tensor]]
@@ -33,6 +34,7 @@ WIDE_STEPS = (1e-3, 1e-2, 3e-2, 1e-1)
 ROUGHLY = 0.1
 AGREES = 1e-5
 DOUBT = 30.0  # times what differences of neighbouring steps differ by: how well they are known
+VECTORS = 16  # of the size of the model that a check in float64 holds
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 5e-2}  # of products, and of u'Hv = v'Hu
 
 
@@ -277,8 +279,8 @@ def _direction(small: Objective, sizes: Tensor) -> Tensor:
 
 
 def _raised(rough: Objective) -> Objective:
-    """The same in float64, or as it is if the model insists on its precision."""
-    if rough.dtype == torch.float64:
+    """The same in float64, or as it is if the model insists on its precision or is too large."""
+    if rough.dtype == torch.float64 or VECTORS * 8 * rough.size > free_bytes(rough.device):
         return rough
     try:
         raised = rough.to(torch.float64)

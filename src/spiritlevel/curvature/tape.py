@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spiritlevel.base.tensors import leaves
 
 ALIASES = {torch.ops.aten.alias.default, torch.ops.aten.detach.default}
+READS_ZEROS = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
 # what cannot be played again: numbers read off a vector, shapes that depend on it, chance
 UNREPEATABLE = {
     torch.Tag.data_dependent_output,
@@ -137,6 +138,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, v: Tensor) -> None:
         super().__init__()
+        self.refused = ""
         self.steps: list[Step] = []
         self.slots = 1
         self.moving: set[int] = {0}
@@ -147,29 +149,45 @@ class Recorder(TorchDispatchMode):
         self._see(v, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation, always: an error in here would unwind autograd half way."""
         kwargs = kwargs or {}
+        plan = None
+        if not self.refused:
+            try:
+                plan = self._planned(func, args, kwargs)
+            except Unrecordable as reason:
+                self.refused = str(reason)
+        made = func(*_solid(func, args), **kwargs)
+        if plan is not None:
+            self._noted(func, args, made, *plan)
+        return made
+
+    def _planned(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any] | None:
+        """What is to be recorded, seen before anything is written: nothing, or a step."""
         if not self._reached(args) and not (kwargs and self._reached(tuple(kwargs.values()))):
             if _writes(func):
                 self._rescue(leaves((args, kwargs)))
-            return func(*args, **kwargs)
+            return None
         operation = _repeatable(func)
         if operation is not func:
             self._save(args[0])
-        template = self._template(args), self._template(kwargs)
-        made = func(*args, **kwargs)
+        return operation, self._template(args), self._template(kwargs)
+
+    def _noted(
+        self, func: Any, args: Any, made: Any, operation: Any, template: Any, named: Any
+    ) -> None:
         if func in ALIASES:
-            self._see(made, template[0][0].number)
-            return made
+            self._see(made, template[0].number)
+            return
         outs = made if isinstance(made, (tuple, list)) else (made,)
         if not any(isinstance(out, Tensor) for out in outs):
-            return made  # a question about shapes
+            return  # a question about shapes
         numbers = tuple(self._made(out) if isinstance(out, Tensor) else None for out in outs)
-        self.steps.append(Step(operation, *template, numbers, made is not outs[0]))
+        self.steps.append(Step(operation, template, named, numbers, made is not outs[0]))
         if operation is not func:
             self.written[_address(args[0])] = args[0].untyped_storage(), len(self.steps)
             self._see(args[0], numbers[0])  # type: ignore[arg-type]
             self._see(made, numbers[0])  # type: ignore[arg-type]
-        return made
 
     def _see(self, tensor: Tensor, slot: int) -> None:
         self.seen[id(tensor)] = weakref.ref(tensor), slot, len(self.steps)
@@ -236,6 +254,8 @@ class Recorder(TorchDispatchMode):
 
     def finished(self, found: Tensor) -> Tape:
         """What the result needs, renumbered."""
+        if self.refused:
+            raise Unrecordable(self.refused)
         result = self._known(found)
         if result not in self.moving:
             raise Unrecordable("the product does not depend on the vector")
@@ -245,6 +265,17 @@ class Recorder(TorchDispatchMode):
         places = {slot: place for place, slot in enumerate(order)}
         program = Program(_renumbered(steps, places, result), len(held), len(order), places[result])  # type: ignore[index]
         return Tape(program, tuple(self.held[slot] for slot in held))
+
+
+def _solid(func: Any, args: Any) -> Any:
+    """Zeros in memory where torch would read those of a tensor that has none, and crash.
+
+    So it does with symbolic zeros, which forward mode makes of constants, times or plus a number.
+    """
+    if func not in READS_ZEROS or not args[0]._is_zerotensor():
+        return args
+    zero = args[0]
+    return torch.zeros(zero.shape, dtype=zero.dtype, device=zero.device), *args[1:]
 
 
 @functools.cache
