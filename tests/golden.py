@@ -34,7 +34,8 @@ NORMS = [(norm, kind) for norm in ("spectral", "trace", "frobenius") for kind in
 LONG = ("many_eigenvalues", "reranking")  # claims that take half a minute
 TINY = 1e-12  # what is zero but for rounding
 LAST = 1e-9  # relative: no number is expected to be known better
-# relative: where a search for the least norm ends depends on how its sums are rounded
+# relative: where a search for the least norm ends depends on how it began and how its sums are
+# rounded; what is proved of it is a gap of 5e-3
 SEARCHED = 1e-4
 SEARCHES = ("orbit_spectral", "spectral of", "at flattest", "least hessian_spectral", "arbitrarily")
 

@@ -154,7 +154,7 @@ def test_a_model_too_large_for_float64_is_checked_in_its_own_precision(
     assert climb(rough).checked_in == torch.float64
     monkeypatch.setattr(ladder, "free_bytes", lambda device: 16 * 8 * rough.size - 1)
     way = climb(rough)
-    assert (way.name, way.checked_in) == ("jvp of gradient", torch.float32)
+    assert way.checked_in == torch.float32
     assert way.check < 5e-2
     truth = sl.hessian(exact).dense()
     torch.testing.assert_close(sl.hessian(rough).dense().double(), truth, rtol=1e-3, atol=1e-4)
