@@ -213,6 +213,21 @@ def test_out_of_memory_while_recording_is_no_failure(monkeypatch: pytest.MonkeyP
     assert operator.remark() == "products of 0 of 1 batches recorded: memory for no more"
 
 
+def test_whatever_a_recording_meets_the_product_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = small()
+    objective = sl.Objective(net, (x, y), F.cross_entropy)
+
+    def broken(*_: Any) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(engine, "record", broken)
+    operator = sl.hessian(objective)
+    first, second = operator @ randn(objective.size), operator @ randn(objective.size)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert operator.remark is not None
+    assert operator.remark() == "products of 0 of 1 batches recorded: NotImplementedError"
+
+
 def test_a_tape_holds_tensors_without_their_history() -> None:
     net, x, y = small()
     objective = sl.Objective(net, (x, y), F.cross_entropy)

@@ -127,7 +127,7 @@ class Engine:
         except torch.OutOfMemoryError:
             self._stop("memory for no more")
         except Exception as error:  # whatever it meets, the product itself is right or says why
-            self._stop(str(error).strip().splitlines()[0][:160] or type(error).__name__)
+            self._stop((str(error).strip() or type(error).__name__).splitlines()[0][:160])
         else:
             own = [*self.objective.params.values(), *leaves(batch)]
             self.sizes[number] = tape.nbytes(own) / examples(batch)
