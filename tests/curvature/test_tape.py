@@ -180,6 +180,52 @@ def truth_twice(objective: sl.Objective) -> Tensor:
     return dense @ (dense @ randn(objective.size))
 
 
+class OutOfSight(torch.autograd.Function):
+    """a b in numpy, with the derivatives of derivatives: no operation of torch sees the vectors."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.from_numpy(a.detach().numpy() * b.detach().numpy())
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        a, b = ctx.saved_tensors
+        return OutOfSight.apply(g, b), OutOfSight.apply(g, a)  # type: ignore[return-value]
+
+
+class ComputesInNumpy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.last(OutOfSight.apply(hidden, hidden.sin()) + hidden)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_numpy_makes_of_a_vector_is_not_taken_for_a_constant(
+    alike: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    _, x, y = small()
+    objective = sl.Objective(ComputesInNumpy().double(), (x, y), F.cross_entropy)
+    vectors = [randn(objective.size, seed=seed) for seed in range(4)]
+    if alike:  # a first product that says nothing about other directions
+        vectors[1] = vectors[0]
+    operator = KINDS[kind](objective)
+    found = [operator @ v for v in vectors]
+    assert not engine_of(operator).tapes
+    assert operator.remark is not None
+    assert "it is wrong for another vector" in operator.remark()
+    never_recorded(monkeypatch)
+    plain = KINDS[kind](objective)
+    for v, product in zip(vectors, found, strict=True):
+        torch.testing.assert_close(product, plain @ v)
+
+
 def test_tapes_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y = small()
     objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=3)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spiritlevel.base.tensors import columns, leaves
+from spiritlevel.base.tensors import columns, gaussian, generator, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch, examples
@@ -31,6 +31,8 @@ COMPILE_SECONDS = 30.0
 # large as a product, for which microbatches were cut; what that is on a CPU is known beforehand.
 TAPES_SHARE = {"cuda": 0.4, "cpu": 0.25}
 FITS = 3
+ELSEWHERE = 1_703_049_331  # a seed that nobody multiplies with
+SAME = 1e-5  # relative: tapes make the same operations, so that only the order of sums may differ
 
 
 class Engine:
@@ -59,6 +61,7 @@ class Engine:
         self.tapes: dict[int, Tape] = {}
         self.sizes: dict[int, float] = {}  # of tapes, in bytes per example
         self.made = 0
+        self.first: tuple[Tensor, Tensor] | None = None  # a vector and its product, of batch 0
         self.spent = 0.0
         self.fast: dict[int | str, Fast] = {}  # by program
         self.note = ""
@@ -97,8 +100,7 @@ class Engine:
             key = id(tape.program)
             fast = self._compiled(key, tape.program.graph, args, tape, v) if common else None
             return tape(v) if fast is None else fast(*args)
-        again = self.made + place > 0 or self.choice is True
-        if self.recording and again:
+        if self.recording and self.made + place > 0:
             return self._recorded(batch, number, v)
         if self.whole and common and not self.recording:
 
@@ -109,7 +111,10 @@ class Engine:
             fast = self._compiled("whole", lambda: single, (batch, v), eager, v)
             if fast is not None:
                 return fast(batch, v)
-        return self.product(batch, number, v)
+        made = self.product(batch, number, v)
+        if self.made + place + number == 0:
+            self.first = v.clone(), made
+        return made
 
     @staticmethod
     def _form(batch: Batch) -> tuple[torch.Size, ...]:
@@ -123,7 +128,7 @@ class Engine:
             return self.product(batch, number, v)
         try:
             found, tape = record(lambda vector: self.product(batch, number, vector), v)
-            tape = self._shared(tape, v, found)
+            tape = self._shared(tape, batch, number, v)
         except torch.OutOfMemoryError:
             self._stop("memory for no more")
         except Exception as error:  # whatever it meets, the product itself is right or says why
@@ -131,19 +136,33 @@ class Engine:
         else:
             own = [*self.objective.params.values(), *leaves(batch)]
             self.sizes[number] = tape.nbytes(own) / examples(batch)
-            self.tapes[number] = tape
+            self.tapes[number], self.first = tape, None
             return found
         return self.product(batch, number, v)
 
-    def _shared(self, tape: Tape, v: Tensor, found: Tensor) -> Tape:
-        """One program for all batches of a form; a new one has to give the product again."""
+    def _shared(self, tape: Tape, batch: Batch, number: int, v: Tensor) -> Tape:
+        """One program for all batches of a form; a new one has to be right for another vector.
+
+        For the one it was recorded with it always is, also where a model computes in numpy, out of
+        sight, and the tape holds what belongs to that vector.
+        """
         for known in self.tapes.values():
             if known.program == tape.program:
                 return Tape(known.program, tape.held)
-        again = tape(v)
-        if not bool((again - found).norm() <= 1e-5 * found.norm()):
-            raise Unrecordable("the recorded product is not the same again")
+        other, truth = self._elsewhere(batch, number, v)
+        if not bool((tape(other) - truth).norm() <= SAME * truth.norm()):
+            raise Unrecordable("it is wrong for another vector")
         return tape
+
+    def _elsewhere(self, batch: Batch, number: int, v: Tensor) -> tuple[Tensor, Tensor]:
+        """A vector of another direction and its product: the first of all, or a random one."""
+        if number == 0 and self.first is not None:
+            other, truth = self.first
+            along = (other @ v).abs()
+            if bool((along < 0.9 * other.norm() * v.norm()) & (truth.norm() > 0)):
+                return other, truth
+        other = gaussian(len(v), generator(ELSEWHERE), v)
+        return other, self.product(batch, number, other)
 
     def _fits(self, batch: Batch) -> bool:
         """Whether one more tape leaves room."""
