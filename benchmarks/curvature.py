@@ -14,150 +14,41 @@ import contextlib
 import gc
 import io
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peers import (
+    LARGE_BATCH,
+    Line,
+    curvlinops_eigenvalue,
+    curvlinops_operator,
+    double_backward_product,
+    median,
+    our_eigenvalue,
+    pyhessian_eigenvalue,
+    pyhessian_product,
+    show,
+    timed,
+)
 from resnet20 import cifar10, trained
 from torch import Tensor, nn
 
 import spiritlevel as sl
 from spiritlevel.curvature.engine import Engine
 
-BATCH = 128  # what the peers' examples load the data with
-LARGE_BATCH = 2500  # what suits a GPU better
 TABLES = {  # and the row that the others are compared with
     "eigenvalue": "PyHessian",
     "product": "PyHessian product",
     "transformer": "GPT-2 small, double backward",
     "trace": "",
-    "first": "PyHessian",
 }
-FIRST = ("PyHessian", "curvlinops + eigsh", "spiritlevel")
-
-
-@dataclass
-class Line:
-    """One row of the table."""
-
-    what: str
-    seconds: float
-    products: float | None = None
-    value: float | None = None
-    residual: float | None = None
-    note: str = ""
-
-
-def timed(device: str, action: Callable[[], object]) -> tuple[float, object]:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    result = action()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin, result
-
-
-def median(device: str, action: Callable[[], object], repeats: int) -> float:
-    action()
-    return sorted(timed(device, action)[0] for _ in range(repeats))[repeats // 2]
-
-
-def batches(x: Tensor, y: Tensor, size: int = BATCH) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(x.split(size), y.split(size), strict=True))
-
-
-# Peers ----------------------------------------------------------------------------------------
-
-
-def pyhessian_eigenvalue(
-    model: nn.Module, x: Tensor, y: Tensor, seed: int, size: int = BATCH
-) -> tuple[float, Tensor, float]:
-    from pyhessian import hessian  # type: ignore[import-not-found]
-
-    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y, size), cuda=x.is_cuda)
-    count = 0
-    plain = peer.dataloader_hv_product
-
-    def counted(v: list[Tensor]) -> object:
-        nonlocal count
-        count += 1
-        return plain(v)
-
-    peer.dataloader_hv_product = counted
-    torch.manual_seed(seed)  # it draws its start from the global generator
-    values, vectors = peer.eigenvalues(top_n=1)
-    return values[0], torch.cat([v.reshape(-1) for v in vectors[0]]), count
-
-
-def pyhessian_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
-    from pyhessian import hessian  # type: ignore[import-not-found]
-
-    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y), cuda=x.is_cuda)
-    v = [torch.randn_like(p) for p in peer.params]
-    return lambda: peer.dataloader_hv_product(v)
-
-
-def curvlinops_operator(model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH) -> object:
-    from curvlinops import HessianLinearOperator  # type: ignore[import-not-found]
-
-    params = [p for p in model.parameters() if p.requires_grad]
-    return HessianLinearOperator(
-        model, nn.CrossEntropyLoss(), params, batches(x, y, size), check_deterministic=False
-    )
-
-
-def curvlinops_eigenvalue(
-    model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH
-) -> tuple[float, Tensor, float]:
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    scipy_form = curvlinops_operator(model, x, y, size).to_scipy()  # type: ignore[attr-defined]
-    count = 0
-
-    def counted(v: object) -> object:
-        nonlocal count
-        count += 1
-        return scipy_form @ v
-
-    form: Any = LinearOperator(scipy_form.shape, matvec=counted, dtype=scipy_form.dtype)  # type: ignore[call-arg]
-    values, vectors = eigsh(form, k=1, which="LA", tol=1e-3)  # type: ignore[arg-type]
-    return float(values[0]), torch.from_numpy(vectors[:, 0].copy()), count
-
-
-def double_backward_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
-    params = [p for p in model.parameters() if p.requires_grad]
-    v = [torch.randn_like(p) for p in params]
-
-    def product() -> list[Tensor]:
-        total = [torch.zeros_like(p) for p in params]
-        for a, b in batches(x, y):
-            loss = F.cross_entropy(model(a), b, reduction="sum") / len(x)
-            slope = torch.autograd.grad(loss, params, create_graph=True)
-            for t, piece in zip(total, torch.autograd.grad(slope, params, v), strict=True):
-                t.add_(piece)
-        return total
-
-    return product
 
 
 # Ours -----------------------------------------------------------------------------------------
-
-
-def our_eigenvalue(
-    model: nn.Module, x: Tensor, y: Tensor, compile: bool | str
-) -> tuple[float, Tensor, float]:
-    """From the model and the data to the eigenvalue: nothing is prepared outside."""
-    objective = sl.Objective(model, (x, y), F.cross_entropy)
-    pairs = sl.eigenpairs(sl.hessian(objective, compile=compile))  # type: ignore[arg-type]
-    return pairs[0].value, pairs.vectors[:, 0], pairs[0].matvecs
 
 
 def our_products(model: nn.Module, x: Tensor, y: Tensor, device: str, repeats: int) -> list[Line]:
@@ -256,37 +147,6 @@ def eigenvalue_lines(
     return lines
 
 
-def one_call(name: str, device: str, images: int) -> Line:
-    """What a user meets: the first call of a fresh process, from the tensors on the device on."""
-    size = LARGE_BATCH if device == "cuda" else BATCH
-    ways: dict[str, Callable[..., tuple[float, Tensor, float]]] = {
-        "PyHessian": partial(pyhessian_eigenvalue, seed=0, size=size),
-        "curvlinops + eigsh": partial(curvlinops_eigenvalue, size=size),
-        "spiritlevel": lambda m, a, b: our_eigenvalue(m, a, b, "auto"),
-    }
-    x, y = (t.to(device) for t in cifar10(images))
-    model = trained().to(device)
-    with contextlib.redirect_stdout(io.StringIO()):
-        seconds, found = timed(device, lambda: ways[name](model, x, y))
-    value, _, products = found  # type: ignore[misc]
-    return Line(name, seconds, products, value)
-
-
-def first_lines(device: str, images: int) -> list[Line]:
-    """Each in a process of its own, the second of two, so that nobody compiles Python files."""
-    lines = []
-    for name in FIRST:
-        for few in (256, images):
-            command = [sys.executable, __file__, "--device", device, "--images", str(few)]
-            said = subprocess.run(
-                [*command, "--one", name], capture_output=True, check=True, text=True
-            )
-            found = Line(**json.loads(said.stdout.splitlines()[-1]))
-        lines.append(found)
-        print(lines[-1], flush=True)
-    return lines
-
-
 def middle(peer: str, lines: list[Line], end: str = "") -> Line:
     """The median over the seeds of a peer whose stopping is a matter of luck."""
     runs = [
@@ -345,26 +205,6 @@ def trace_line(device: str, x: Tensor, y: Tensor) -> Line:
     return Line("spiritlevel trace, Hutch++", found.seconds, found.matvecs, found.value, note=note)
 
 
-def show(title: str, lines: list[Line], base: str) -> None:
-    reference = next((line.seconds for line in lines if line.what == base), None)
-    print(
-        f"\n{title}\n| what | seconds | {base} / this | products | value | true residual | note |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for line in lines:
-        ratio = f"{reference / line.seconds:.1f}" if reference else ""
-        cells = [
-            line.what,
-            f"{line.seconds:.3f}",
-            ratio,
-            "" if line.products is None else f"{line.products:.3g}",
-            "" if line.value is None else f"{line.value:.3f}",
-            "" if line.residual is None else f"{line.residual:.1e}",
-            line.note,
-        ]
-        print("| " + " | ".join(cells) + " |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -376,13 +216,9 @@ def main() -> None:
     )
     parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--one", choices=FIRST, help="only this, in a process of its own")
     options = parser.parse_args()
     device = options.device
     images = options.images or (10_000 if device == "cuda" else 1_000)
-    if options.one:
-        print(json.dumps(asdict(one_call(options.one, device, images))))
-        return
     x, y = (t.to(device) for t in cifar10(images))
     print(
         f"torch {torch.__version__}, {device}, {images} images, {torch.get_num_threads()} threads"
@@ -392,7 +228,6 @@ def main() -> None:
         "product": lambda: product_lines(device, x, y, options.repeats, options.alone),
         "transformer": lambda: transformer_lines(device),
         "trace": lambda: [trace_line(device, x, y)],
-        "first": lambda: first_lines(device, images),
     }
     tables = {what: lines[what]() for what in options.what}
     for what, rows in tables.items():

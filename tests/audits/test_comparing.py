@@ -208,6 +208,31 @@ def test_what_cannot_be_is_not_believed(change: dict[str, Any], message: str) ->
         bottoms.interval(bottom, here)
 
 
+def test_the_networks_at_the_bottom_are_proved_to_be_the_same() -> None:
+    """What survives is said of points that were seen to predict the same, before it is said."""
+    bottoms = Bottoms(Instruments(net(16)))
+    for found in (
+        bottoms.minimum("spectral", "ggn"),
+        bottoms.minimum("trace", "ggn"),
+        bottoms.minimum("spectral", "hessian"),
+    ):
+        assert found.seen is not None
+        assert found.seen[1].verdict == "exact"
+
+
+def test_a_bottom_that_predicts_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = sl.symmetries(net(16))
+
+    def elsewhere(self: sl.Group, objective: sl.Objective, element: torch.Tensor) -> sl.Objective:
+        return objective.at(1.01 * objective.vector)
+
+    monkeypatch.setattr(sl.Group, "apply", elsewhere)
+    with pytest.raises(sl.SpiritlevelError, match="predictions"):
+        _ = Instruments(net(16), group=group).least_norm
+    with pytest.raises(sl.SpiritlevelError, match="predictions"):
+        sl.measure(net(16), ["orbit_trace"])
+
+
 def test_a_search_that_did_not_end_bounds_from_above_only() -> None:
     found = sl.orbit.minimum(net(16), operator="hessian")
     whole = bracket(found, 0.0)

@@ -14,6 +14,7 @@ import spiritlevel as sl
 from cases import BY_NAME
 from spiritlevel.audits import forecast
 from spiritlevel.curvature.engine import Engine
+from spiritlevel.measures.base import Measure
 
 OF_FEW_PRODUCTS = ("loss", "gradient_norm", "keskar", "expected_sharpness")
 
@@ -60,6 +61,22 @@ def test_seconds_are_those_of_the_passes_that_were_timed(
     audit = sl.estimate(net, ["hessian_trace"], audit=True, group=group)
     assert audit["hessian_trace"].seconds == pytest.approx(24 * 6 * (1 + 2 / 3) + 0.5)
     assert audit["points"].seconds == pytest.approx((3 + 2 * 5) * 10 + 12 * 6, abs=0.5)
+
+
+def test_a_budget_is_the_most_that_a_measure_takes(net: sl.Objective) -> None:
+    found = sl.estimate(net, ["lambda_max", "hessian_trace"], budget=10)
+    assert [row.products for row in found.rows] == [10, 10, 12]
+    with pytest.raises(sl.SpiritlevelError, match="budget"):
+        sl.estimate(net, budget=0)
+
+
+def test_what_nobody_knows_is_said(net: sl.Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Measure(lambda tools: sl.Estimate(0.0), "my own")
+    monkeypatch.setitem(sl.MEASURES, "mine", own)
+    found = sl.estimate(net, ["loss", "mine", "path_norm"])
+    notes = [note for note in found.provenance["notes"] if "nobody knows" in note]
+    assert notes == ["nobody knows what mine takes: left out"]
+    assert found["mine"].seconds == 0
 
 
 def test_memory_is_that_of_tapes_a_product_and_a_basis(net: sl.Objective) -> None:

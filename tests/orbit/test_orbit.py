@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import ResNet, mlp, randomized
 from cases import labels, randn
-from spiritlevel.base.estimate import format_error
+from spiritlevel.base.estimate import Status, format_error
 from spiritlevel.base.operator import from_matrix
 from spiritlevel.curvature.diagonals import ggn_diagonal
 from spiritlevel.orbit import frobenius as from_products
@@ -337,6 +337,25 @@ def test_frobenius_from_products(name: str, kind: Any, monkeypatch: pytest.Monke
         there = float(torch.linalg.matrix_norm(dense))
         assert there <= 1.02 * exact.value  # the point is near the bottom, whatever its estimate
         assert f"± {format_error(found.stderr)}" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("residual", "ggn"), ("conv with BatchNorm", "hessian")]
+)
+def test_a_frobenius_norm_out_of_balance_is_no_minimum(
+    name: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However well its value is known: this search stays where the trace is least."""
+    objective, group = problem(name)
+    monkeypatch.setattr(from_products, "DENSE", 0)
+    there = sl.orbit.minimum(objective, group, norm="frobenius", operator=kind)
+    assert there.status is Status.CONVERGED
+    monkeypatch.setattr(from_products, "minimize_model", lambda model, t, *_, **__: t)
+    found = sl.orbit.minimum(objective, group, norm="frobenius", operator=kind)
+    assert found.stderr is not None
+    assert found.stderr < 0.01 * found.value
+    assert found.balance > 0.2
+    assert found.status is Status.BUDGET
 
 
 @pytest.mark.parametrize("name", ["mlp", "residual"])

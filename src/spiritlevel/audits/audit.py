@@ -191,7 +191,8 @@ class _Work:
     def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:
         """Instruments at exp(B t) theta, with D^-1 H D^-1 from products at the given point."""
         budget = min(ELSEWHERE["budget"], self.accuracy["budget"])
-        found = Instruments(twin, **{**ELSEWHERE, "budget": budget}, **self.settings)
+        rough = {**ELSEWHERE, "budget": budget, "certify": False}  # values only, for comparison
+        found = Instruments(twin, **rough, **self.settings)
         if certificate.verdict != "exact":  # then the law does not hold either
             return found
         scales = 1 / self.group.flat_factors(element, self.objective.shapes)

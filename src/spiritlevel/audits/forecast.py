@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 
 from spiritlevel.audits.audit import DEFAULT, wanted_points
-from spiritlevel.base.doors import a
+from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
@@ -20,7 +21,6 @@ from spiritlevel.measures.base import Work
 from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.objective.batches import examples
-from spiritlevel.objective.module import free_bytes
 from spiritlevel.results.forecast import Forecast, Share
 from spiritlevel.results.provenance import provenance
 from spiritlevel.symmetry import Group, symmetries
@@ -48,26 +48,31 @@ def estimate(
     *,
     audit: bool = False,
     group: Group | None = None,
+    budget: int = 200,
 ) -> Forecast:
     """Products, seconds and bytes of measure(objective, measures), or of an audit of them.
 
     One pass of each kind that is needed is timed on one microbatch; how many there will be is what
-    such work usually takes.
+    such work usually takes with the tolerances that are used unasked, and with `budget` as the most
+    products for one measure.
     """
     only_objectives(objective)
     only_groups(group)
     a("audit", audit, bool, "True for an audit, False for a measurement at one point")
+    number("budget", budget, 1, whole=True)
     names = checked((DEFAULT if audit else standard()) if measures is None else measures)
     begin = time.perf_counter()
     if audit and group is None:
         group = symmetries(objective)
     found = time.perf_counter() - begin
     moves = group is not None and bool(group.dim)
-    work = _works(names)
+    work = _works(names, budget)
     needed = {kind for w in work.values() for kind in KINDS if getattr(w, kind)}
     clock = _Clock(objective)
+    clock.notes += [f"nobody knows what {n} takes: left out" for n in names if not MEASURES[n].work]
     units = {kind: clock.seconds(kind) for kind in KINDS if kind in needed}
     shares = [_share(name, one, units, clock, moves) for name, one in work.items()]
+    _pay_for_the_start(shares, clock)
     if "products" in needed:
         shares.append(Share("rest", "at rest or not", 1, REST, 0.0, 0.0, REST * units["products"]))
     if audit:
@@ -78,7 +83,7 @@ def estimate(
     return Forecast(of, tuple(shares), clock.memory(), shown, told)
 
 
-def _works(names: list[str]) -> dict[str, Work]:
+def _works(names: list[str], budget: int) -> dict[str, Work]:
     """What each measure takes at one point, where what several share is made once for all."""
     work, paid = {}, set[str]()
     for name in names:
@@ -86,7 +91,9 @@ def _works(names: list[str]) -> dict[str, Work]:
         mates = [
             MEASURES[n] for n in names if measure.shares and MEASURES[n].shares == measure.shares
         ]
-        largest = max((m.work for m in mates), key=lambda w: w.products, default=measure.work)
+        known = [m.work or Work() for m in mates or [measure]]
+        largest = max(known, key=lambda w: w.products)
+        largest = replace(largest, products=min(largest.products, budget))
         work[name] = Work() if measure.shares in paid else largest
         if work[name].diagonals and "diagonal" in paid:
             work[name] = replace(work[name], diagonals=0.0)
@@ -101,7 +108,6 @@ def _share(name: str, work: Work, units: dict[str, float], clock: _Clock, moves:
     times = 1 + (count - 1) * work.rough
     counts = {kind: times * getattr(work, kind) for kind in KINDS} | {"diagonals": work.diagonals}
     seconds = sum(number * units.get(kind, 0.0) for kind, number in counts.items())
-    seconds += clock.start.pop("products", 0.0) if work.products else 0.0
     seconds += count * clock.start.get("gauss_newton", 0.0) if work.gauss_newton else 0.0
     return Share(
         name,
@@ -112,6 +118,15 @@ def _share(name: str, work: Work, units: dict[str, float], clock: _Clock, moves:
         counts["passes"],
         seconds,
     )
+
+
+def _pay_for_the_start(shares: list[Share], clock: _Clock) -> None:
+    """The first that needs products of the Hessian makes the operator, for all of them."""
+    for i, share in enumerate(shares):
+        if share.products and not (MEASURES[share.name].work or Work()).gauss_newton:
+            started = share.seconds + clock.start.get("products", 0.0)
+            shares[i] = replace(share, seconds=started)
+            return
 
 
 def _points(units: dict[str, float], clock: _Clock, found: float, moves: bool) -> Share:

@@ -37,6 +37,10 @@ def measure(
         wanted = checked(standard() if only is None else names(only) or [])
         settings = {"seed": network.seed, **vars(accuracy)}
         objective = network.objective()
-        found = estimate(objective, wanted) if dry_run else fill(objective, wanted, **settings)
+        found = (
+            estimate(objective, wanted, budget=accuracy.budget)
+            if dry_run
+            else fill(objective, wanted, **settings)
+        )
         console.print(found)
         write(found, files, console)

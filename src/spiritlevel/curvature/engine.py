@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.tensors import columns, gaussian, generator, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch, examples
 from spiritlevel.objective.microbatch import CPU_BYTES
-from spiritlevel.objective.module import free_bytes
 
 CompileChoice = Literal["auto"] | bool
 Product = Callable[[Batch, int, Tensor], Tensor]  # of a batch, its number and a vector

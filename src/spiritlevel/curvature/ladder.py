@@ -13,10 +13,10 @@ from torch.func import grad, jvp
 
 from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.module import free_bytes
 from spiritlevel.objective.telling import telling
 
 Product = Callable[[Objective, Batch, Sequence[Tensor]], list[Tensor]]

@@ -58,12 +58,11 @@ class Measure:
     """A number about an objective: how it is computed, where it is from, what it promises.
 
     `invariances` are promises, held to random group elements by the tests and by every audit;
-    "unit" includes "layer". `cost` is in words, `work` in numbers. `shares` names the computation
-    of Instruments whose cost it shares, and `ends` how many ends of the spectrum it needs of it.
-    `standard` ones are measured unasked; `parts` are several numbers. More of it is sharper if it
-    `is_sharpness`.
-    `bottom` is what it shrinks to over the orbit, where that is known; `points` are those that an
-    audit looks at, where it should not look at more.
+    "unit" includes "layer". `cost` is in words, `work` in numbers where they are known. `shares`
+    names the computation of Instruments whose cost it shares, and `ends` how many ends of the
+    spectrum it needs of it. `standard` ones are measured unasked; `parts` are several numbers. More
+    of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
+    is known; `points` are those that an audit looks at, where it should not look at more.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -79,7 +78,7 @@ class Measure:
     is_sharpness: bool = False
     bottom: Bottom | None = None
     points: tuple[str, ...] = ()
-    work: Work = Work()
+    work: Work | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:

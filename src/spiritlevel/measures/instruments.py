@@ -25,7 +25,8 @@ class Instruments:
     """One objective and the settings of one report.
 
     `tol` is the relative residual of eigenvalues, `rtol` the relative standard error of traces
-    and norms, `budget` the most products for either, `least_probes` the fewest random ones.
+    and norms, `budget` the most products for either, `least_probes` the fewest random ones. Orbit
+    minima come with the proof that their point is the same network, unless `certify` is False.
     """
 
     def __init__(
@@ -40,12 +41,13 @@ class Instruments:
         both_ends: bool = True,
         compile: CompileChoice = "auto",
         group: Group | None = None,
+        certify: bool = True,
     ) -> None:
         self.objective = objective
         if group is not None:
             self.__dict__["group"] = group
         self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
-        self.least_probes, self.both_ends = least_probes, both_ends
+        self.least_probes, self.both_ends, self.certify = least_probes, both_ends, certify
         self.compile: CompileChoice = compile
         self._shared: dict[str, Callable[[], Any]] = {}
 
@@ -81,13 +83,13 @@ class Instruments:
         return self.least("trace")
 
     def least(self, norm: str, group: Group | None = None, **settings: Any) -> OrbitMinimum:
-        """A minimum whose value is wanted; its point is certified by whoever asks for that."""
+        """Over the orbit of the group, or of a part of it."""
         return minimum(
             self.objective,
             self.group if group is None else group,
             norm=norm,
             diagonal=self.diagonal,
-            certify=False,
+            certify=self.certify,
             **settings,
         )
 

@@ -113,7 +113,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "path_norm": Measure(
         paths.path_norm, "l2 path norm", "norm", UNIT, "Neyshabur et al. (2015)",
-        "one forward pass of one example",
+        "one forward pass of one example", work=Work(),
     ),
     "relative_flatness": Measure(
         invariant.relative_flatness, "relative flatness", "curvature", LAYER,

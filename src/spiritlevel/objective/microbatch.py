@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.module import free_bytes
 
 # Second-order products hold about this many times what one backward pass saves.
 PEAK_FACTOR = 4

@@ -6,7 +6,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from torch.func import functional_call
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
-
-UNKNOWN_BYTES = 4 * 2**30  # where the system does not say what is free
 
 
 class Scope(nn.Module):
@@ -129,15 +126,3 @@ def working_dtype(module: nn.Module, dtype: torch.dtype | None) -> tuple[torch.d
 def channels_last(tensor: Tensor) -> Tensor:
     """Images with their channels innermost; other tensors as they are."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
-
-
-def free_bytes(device: torch.device) -> int:
-    """The memory that is free on a device, with what torch's own cache could give back."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        lines = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    return UNKNOWN_BYTES

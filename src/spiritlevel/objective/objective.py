@@ -14,13 +14,14 @@ from torch.func import grad, vmap
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.base.tensors import flatten, map_tensors, spans, unflatten
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective import builder
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import Heads, Loss, Total, moved
-from spiritlevel.objective.module import Scope, cast, free_bytes, private_copy
+from spiritlevel.objective.module import Scope, cast, private_copy
 
 Mode = Literal["eval", "train"]
 Params = Mapping[str, Tensor]

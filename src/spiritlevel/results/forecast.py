@@ -67,7 +67,7 @@ class Forecast(Result, kind="forecast", schema=1):
     def grid(self) -> Grid:
         p = self.provenance
         total = f"{self.of}: about {_time(self.seconds)}, {self.products:.3g} products"
-        room = f"and {_size(self.memory)} beside the model and its data; right to a factor of two"
+        room = f"and {_size(self.memory)} beside the model and its data; usually to a factor of two"
         timed = ", ".join(f"{kind} {seconds:.2g} s" for kind, seconds in self.units.items())
         rest = [
             f"{p['parameters']:,} parameters, {p['examples']:,} examples, {p['dtype']}, "
