@@ -78,6 +78,48 @@ def test_a_compiler_that_fails_or_errs_is_not_used(
         assert "products stayed eager" in operator.remark()
 
 
+@pytest.mark.parametrize("played", [True, False])
+def test_a_compiled_product_that_fails_later_is_left(
+    played: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def once(function: Any, **_: Any) -> Any:
+        def run(*args: Any) -> Any:
+            calls.append(args)
+            if len(calls) > 2:
+                raise RuntimeError("compiled too often")
+            return function(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", once)
+    if not played:
+        monkeypatch.setattr(compiled, "record", _unrecordable)
+    objective = BY_NAME["mlp"].objective()
+    operator, plain = sl.hessian(objective, compile=True), sl.hessian(objective, compile=False)
+    for seed in range(6):
+        v = randn(objective.size, seed=seed)
+        torch.testing.assert_close(operator @ v, plain @ v)
+    assert len(calls) == 3
+    assert operator.remark is not None
+    assert "the compiled product failed (RuntimeError)" in operator.remark()
+
+
+def test_columns_of_blocks_of_any_width_are_alike(calls: list[Any]) -> None:
+    """To a compiler: strides are part of what it compiles for."""
+    strides = []
+    operator = sl.hessian(BY_NAME["mlp"].objective(), compile=True)
+    for width in (1, 1, 1, 2, 5):
+        operator @ torch.randn(operator.size, width, dtype=torch.float64)
+    engine = operator.matvec.__self__  # type: ignore[attr-defined]
+    for key, fast in engine.fast.items():
+        engine.fast[key] = lambda v, *held, f=fast: strides.append(v.stride()) or f(v, *held)
+    for width in (2, 5):
+        operator @ torch.randn(operator.size, width, dtype=torch.float64)
+    assert strides == [(1,)] * 7
+
+
 def _unrecordable(*_: Any) -> Any:
     raise compiled.Unrecordable("for the sake of the test")
 

@@ -40,7 +40,7 @@ def spans(shapes: Shapes) -> dict[str, slice]:
 def columns(vectors: Tensor) -> list[Tensor]:
     """A vector, or the columns of a block, as tensors that autograd may keep."""
     found = [vectors] if vectors.ndim == 1 else list(vectors.unbind(1))
-    return [c.clone() if c.is_inference() else c for c in found]
+    return [c.clone() if c.is_inference() else c.contiguous() for c in found]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:

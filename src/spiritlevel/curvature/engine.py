@@ -19,6 +19,7 @@ from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch, examples
 from spiritlevel.objective.microbatch import CPU_BYTES
+from spiritlevel.objective.module import tensors_of
 
 CompileChoice = Literal["auto"] | bool
 Product = Callable[[Batch, int, Tensor], Tensor]  # of a batch, its number and a vector
@@ -72,7 +73,7 @@ class Engine:
         objective = self.objective
         start = time.perf_counter()
         with self._surroundings():
-            vectors = [c.to(objective.dtype) for c in columns(v)]
+            vectors = [c.to(objective.dtype) for c in columns(v.detach())]
             numbers = iter(range(len(objective.batches)))
 
             def products(batch: Batch) -> Tensor:
@@ -99,7 +100,8 @@ class Engine:
             args = (v, *tape.held)
             key = id(tape.program)
             fast = self._compiled(key, tape.program.graph, args, tape, v) if common else None
-            return tape(v) if fast is None else fast(*args)
+            found = None if fast is None else self._played(fast, args)
+            return tape(v) if found is None else found
         if self.recording and self.made + place > 0:
             return self._recorded(batch, number, v)
         if self.whole and common and not self.recording:
@@ -109,8 +111,9 @@ class Engine:
 
             eager = functools.partial(single, batch)
             fast = self._compiled("whole", lambda: single, (batch, v), eager, v)
-            if fast is not None:
-                return fast(batch, v)
+            found = None if fast is None else self._played(fast, (batch, v))
+            if found is not None:
+                return found
         made = self.product(batch, number, v)
         if self.made + place + number == 0:
             self.first = v.clone(), made
@@ -127,14 +130,15 @@ class Engine:
         if not self._fits(batch):
             return self.product(batch, number, v)
         try:
-            found, tape = record(lambda vector: self.product(batch, number, vector), v)
+            own = [*self.objective.params.values(), *leaves(batch)]
+            there = tensors_of(self.objective.module)
+            found, tape = record(lambda x: self.product(batch, number, x), v, own, there)
             tape = self._shared(tape, batch, number, v)
         except torch.OutOfMemoryError:
             self._stop("memory for no more")
         except Exception as error:  # whatever it meets, the product itself is right or says why
             self._stop((str(error).strip() or type(error).__name__).splitlines()[0][:160])
         else:
-            own = [*self.objective.params.values(), *leaves(batch)]
             self.sizes[number] = tape.nbytes(own) / examples(batch)
             self.tapes[number], self.first = tape, None
             return found
@@ -144,22 +148,28 @@ class Engine:
         """One program for all batches of a form; a new one has to be right for another vector.
 
         For the one it was recorded with it always is, also where a model computes in numpy, out of
-        sight, and the tape holds what belongs to that vector.
+        sight, and the tape holds what belongs to that vector: such tapes are all looked at.
         """
         for known in self.tapes.values():
             if known.program == tape.program:
-                return Tape(known.program, tape.held)
+                tape = tape.sharing(known)
+                if not tape.strange:
+                    return tape
+                break
         other, truth = self._elsewhere(batch, number, v)
         if not bool((tape(other) - truth).norm() <= SAME * truth.norm()):
             raise Unrecordable("it is wrong for another vector")
         return tape
 
     def _elsewhere(self, batch: Batch, number: int, v: Tensor) -> tuple[Tensor, Tensor]:
-        """A vector of another direction and its product: the first of all, or a random one."""
+        """A vector of another direction and its product: the first of all, or a random one.
+
+        A vector that is zero somewhere does not see all that there is.
+        """
         if number == 0 and self.first is not None:
             other, truth = self.first
-            along = (other @ v).abs()
-            if bool((along < 0.9 * other.norm() * v.norm()) & (truth.norm() > 0)):
+            apart = (other @ v).abs() < 0.9 * other.norm() * v.norm()
+            if bool(apart & other.all() & (truth.norm() > 0)):
                 return other, truth
         other = gaussian(len(v), generator(ELSEWHERE), v)
         return other, self.product(batch, number, other)
@@ -208,6 +218,15 @@ class Engine:
         self.fast[key] = fast
         self.note = f"compiled (agrees with eager to {error:.0e})"
         return fast
+
+    def _played(self, fast: Fast, args: Any) -> Tensor | None:
+        try:
+            return fast(*args)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compiled anew once too often, for one
+            self.fast.clear()
+            return self._stay_eager(f"the compiled product failed ({type(error).__name__})")
 
     def _stay_eager(self, reason: str) -> None:
         self.note = f"{reason}; products stayed eager"

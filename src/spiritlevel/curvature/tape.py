@@ -11,7 +11,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.tensors import leaves
+from spiritlevel.curvature.sight import Sight, storage_address
 
 ALIASES = {torch.ops.aten.alias.default, torch.ops.aten.detach.default}
 READS_ZEROS = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
@@ -92,14 +93,28 @@ class Program:
 
 @dataclass(frozen=True)
 class Tape:
-    """A program and what it holds of one batch."""
+    """A program and what it holds of one batch.
+
+    `copies` are the places of copies: of tensors that were there before, such as buffers. `strange`
+    says that some of it was computed out of sight, and may be wrong for another vector.
+    """
 
     program: Program
     held: tuple[Tensor, ...]
+    copies: tuple[int, ...] = ()
+    strange: bool = False
 
     def __call__(self, v: Tensor) -> Tensor:
         with torch.no_grad(), torch.autocast(v.device.type, enabled=False):
             return self.program.play(v, self.held)
+
+    def sharing(self, known: Tape) -> Tape:
+        """The same with the copies of another tape of the program, where they are equal."""
+        held = list(self.held)
+        for i in self.copies:
+            if held[i].shape == known.held[i].shape and torch.equal(held[i], known.held[i]):
+                held[i] = known.held[i]
+        return replace(self, program=known.program, held=tuple(held))
 
     def nbytes(self, apart_from: Sequence[Tensor] = ()) -> int:
         """The memory that is held, each storage once."""
@@ -108,9 +123,17 @@ class Tape:
         return sum(store.nbytes() for place, store in stores.items() if place not in known)
 
 
-def record(product: Callable[[Tensor], Tensor], v: Tensor) -> tuple[Tensor, Tape]:
-    """product(v), and the tape that gives it for other vectors of the same kind."""
-    recorder = Recorder(v)
+def record(
+    product: Callable[[Tensor], Tensor],
+    v: Tensor,
+    constant: Iterable[Tensor] = (),
+    there: Iterable[Tensor] = (),
+) -> tuple[Tensor, Tape]:
+    """product(v), and the tape that gives it for other vectors of the same kind.
+
+    Nobody writes into `constant` tensors; what is `there`, such as buffers, is copied.
+    """
+    recorder = Recorder(v, Sight(constant, there))
     with recorder:
         found = product(v)
     return found, recorder.finished(found)
@@ -136,7 +159,7 @@ class Recorder(TorchDispatchMode):
     would have to be followed too, and is refused instead.
     """
 
-    def __init__(self, v: Tensor) -> None:
+    def __init__(self, v: Tensor, sight: Sight) -> None:
         super().__init__()
         self.refused = ""
         self.steps: list[Step] = []
@@ -146,21 +169,33 @@ class Recorder(TorchDispatchMode):
         self.seen: dict[int, tuple[Any, int, int]] = {}  # id -> its tensor, slot, time
         self.read: dict[int, list[int]] = {}  # address -> slots of what is held there
         self.written: dict[int, tuple[Any, int]] = {}  # address -> storage, time
+        self.sight = sight
+        self.copies: set[int] = set()  # slots
+        self.strange: set[int] = set()
         self._see(v, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation, always: an error in here would unwind autograd half way."""
         kwargs = kwargs or {}
-        plan = None
-        if not self.refused:
-            try:
-                plan = self._planned(func, args, kwargs)
-            except Unrecordable as reason:
-                self.refused = str(reason)
+        plan = self._try(lambda: self._planned(func, args, kwargs))
         made = func(*_solid(func, args), **kwargs)
         if plan is not None:
             self._noted(func, args, made, *plan)
+        else:
+            self._try(lambda: self.sight.note(func, args, kwargs, made))
         return made
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        """What cannot be followed is refused, later."""
+        if self.refused:
+            return None
+        try:
+            return action()
+        except Unrecordable as reason:
+            self.refused = str(reason)
+        except NotImplementedError:
+            self.refused = "a tensor without a storage"
+        return None
 
     def _planned(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any] | None:
         """What is to be recorded, seen before anything is written: nothing, or a step."""
@@ -206,6 +241,17 @@ class Recorder(TorchDispatchMode):
         self._see(tensor, slot)
         return slot
 
+    def _held(self, item: Tensor) -> int:
+        """What was made here is held as it is, without the graph behind it; the rest as a copy."""
+        lasts = self.sight.lasts(item)
+        slot = self._hold(item, item.detach() if lasts else item.detach().clone())
+        self.read.setdefault(_address(item), []).append(slot)
+        if not lasts:
+            self.copies.add(slot)
+        if self.sight.strange(item):
+            self.strange.add(slot)
+        return slot
+
     def _save(self, tensor: Tensor) -> None:
         """Hold what is about to be overwritten by something that the vector reaches."""
         if self._known(tensor) not in self.moving:
@@ -243,8 +289,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(item, Tensor):
             slot = self._known(item)
             if slot is None:
-                slot = self._hold(item, item.detach())  # not the graph behind it
-                self.read.setdefault(_address(item), []).append(slot)
+                slot = self._held(item)
             return Slot(slot)
         if isinstance(item, (tuple, list)):
             return tuple(self._template(part) for part in item)
@@ -264,7 +309,9 @@ class Recorder(TorchDispatchMode):
         order = [0, *held, *(out for step in steps for out in step.outs if out is not None)]
         places = {slot: place for place, slot in enumerate(order)}
         program = Program(_renumbered(steps, places, result), len(held), len(order), places[result])  # type: ignore[index]
-        return Tape(program, tuple(self.held[slot] for slot in held))
+        copies = tuple(i for i, slot in enumerate(held) if slot in self.copies)
+        strange = not self.strange.isdisjoint(held)
+        return Tape(program, tuple(self.held[slot] for slot in held), copies, strange)
 
 
 def _solid(func: Any, args: Any) -> Any:
@@ -302,7 +349,7 @@ def _repeatable(func: Any) -> Any:
 
 def _address(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return storage_address(tensor)
     except NotImplementedError as error:
         raise Unrecordable(f"a tensor of {tensor.layout}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -57,6 +57,14 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
         else:
             return model, notes
         model = inner
+
+
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """All that its parts hold: buffers, parameters, and tensors that are plain attributes."""
+    yield from module.parameters()
+    yield from module.buffers()
+    for part in module.modules():
+        yield from (value for value in vars(part).values() if isinstance(value, Tensor))
 
 
 def private_copy(module: nn.Module) -> nn.Module:

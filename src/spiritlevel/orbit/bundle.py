@@ -21,15 +21,19 @@ from spiritlevel.orbit.balance import balance
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.spectral import Eigenpairs, Which, eigenpairs
 
-PAIRS = 4
+PAIRS = 8  # of both signs, for a model that is no bound
 POWERS = (30, 100, 300, 1000)
 # relative to the tolerance: where the gain of a step is too small for another one
 FIRST, LAST = 2e-4, 2e-6
 CHEAP, CARE = 2**18, 1e-3  # numbers in a model that costs nothing, which is solved so much better
+NOISE = 1e-6  # of the largest: Ritz values that say nothing
 LOOSE = 1e-1  # residuals inside; the value that is reported is measured anew
 KEPT = 24  # vectors in the model
 OUTER = 12
 LARGEST = 300.0  # log: sizes beyond it are those of cells without mass
+
+
+Vectors = tuple[Tensor, Tensor, Tensor]  # magnitudes, eigenvectors or Ritz vectors, their images
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class Found:
     lower_bound: float
     products: float
     converged: bool
-    pairs: Eigenpairs
+    top: Vectors  # what is known of the largest eigenvalues there
 
 
 @dataclass(frozen=True)
@@ -220,14 +224,15 @@ def least_eigenvalue(
     seed: int,
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
-    orbit = Looker(operator, cells, "largest", PAIRS)
+    # one eigenpair is the norm; the other vectors of the model come with it, and need not be exact
+    orbit = Looker(operator, cells, "largest", 1)
     best = here = orbit.look(start, LOOSE, seed)
     if not best.norm > 0:  # flat to rounding
-        return Found(0.0, start, 0.0, orbit.products, True, best.pairs)
+        return Found(0.0, start, 0.0, orbit.products, True, _leading(best))
     zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
-            z, y = _cuts(here, 1.0)
+            z, y = _cuts(here, *_leading(here))
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
             model = model_of(cells, ys, zs.T @ ys)
@@ -243,7 +248,7 @@ def least_eigenvalue(
                 break
     converged = best.upper / max(bound, 1e-300) - 1 <= tol
     bound = min(bound, best.norm)  # a Ritz value may lie below the bound by its residual
-    return Found(best.norm, best.t, bound, orbit.products, converged, best.pairs)
+    return Found(best.norm, best.t, bound, orbit.products, converged, _leading(best))
 
 
 def least_norm(
@@ -253,10 +258,10 @@ def least_norm(
 
     Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
     """
-    orbit = Looker(operator, cells, "magnitude", 2 * PAIRS)
+    orbit = Looker(operator, cells, "magnitude", PAIRS)
     best, converged = orbit.look(start, tol / 4, seed), False
     if not best.norm > 0:
-        return Found(0.0, start, 0.0, orbit.products, True, best.pairs)
+        return Found(0.0, start, 0.0, orbit.products, True, _both(best))
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
             wanted = minimize_model(signed_model(cells, best), best.t, free, tol)
@@ -271,21 +276,39 @@ def least_norm(
             if gain <= tol / 4 * best.norm:
                 converged = True
                 break
-    return Found(best.norm, best.t, 0.0, orbit.products, converged, best.pairs)
+    return Found(best.norm, best.t, 0.0, orbit.products, converged, _both(best))
 
 
-def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:
-    """Z = D v / sqrt(theta) and Y = A Z in base coordinates, for the eigenvalues of one sign."""
+def _leading(point: _Point) -> Vectors:
+    """Whatever Ritz vectors the look at a point left, of a psd matrix."""
+    v, image = point.pairs.leading, point.pairs.leading_images
+    values = (v.double() * image).sum(0)
+    keep = values > NOISE * values.max()
+    return values[keep], v[:, keep], image[:, keep]
+
+
+def _signed(point: _Point, sign: float) -> Vectors:
+    """The eigenvalues of one sign, in magnitude."""
     chosen = [i for i, e in enumerate(point.pairs.values) if sign * e.value > 0]
-    size = torch.tensor([abs(point.pairs[i].value) ** 0.5 for i in chosen]).to(point.d)
-    z = point.d[:, None] * point.pairs.vectors[:, chosen] / size
-    y = sign * point.pairs.images[:, chosen] / point.d[:, None] / size
-    return z, y
+    values = torch.tensor([abs(point.pairs[i].value) for i in chosen])
+    return values, point.pairs.vectors[:, chosen], sign * point.pairs.images[:, chosen]
+
+
+def _both(point: _Point) -> Vectors:
+    """The eigenvalues of both signs, in magnitude."""
+    values = torch.tensor([abs(e.value) for e in point.pairs.values])
+    return values, point.pairs.vectors, point.pairs.images
+
+
+def _cuts(point: _Point, values: Tensor, vectors: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Z = D v / sqrt(theta) and Y = A Z in base coordinates."""
+    size = values.sqrt().to(point.d)
+    return point.d[:, None] * vectors / size, images / point.d[:, None] / size
 
 
 def signed_model(cells: Cells, point: _Point) -> Model:
     """Positive and negative eigenvectors in blocks of their own."""
-    cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
+    cuts = [_cuts(point, *_signed(point, sign)) for sign in (1.0, -1.0)]
     found = [model_of(cells, y, z.T @ y) for z, y in cuts if z.shape[1]]
     columns, start = [], 0
     for model in found:

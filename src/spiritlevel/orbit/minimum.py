@@ -35,7 +35,7 @@ from spiritlevel.orbit.program import (
     operator_of,
     problem_of,
 )
-from spiritlevel.spectral import Eigenpairs, eigenpairs
+from spiritlevel.spectral import eigenpairs
 from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
 from spiritlevel.symmetry.group import only_groups
@@ -340,7 +340,7 @@ def _imbalance(problem: Problem, found: Found) -> float:
     """The distance of 0 from the subgradients B'(v * v) of the vectors near the top."""
     if not found.value > 0:
         return 0.0
-    pulls = _subgradients(problem.cells, found.pairs, found.value) * problem.free[:, None]
+    pulls = _subgradients(problem.cells, *found.top[:2], found.value) * problem.free[:, None]
     k = pulls.shape[1]
     if k == 0 or not pulls.any():
         return 0.0
@@ -356,9 +356,9 @@ def _imbalance(problem: Problem, found: Found) -> float:
     return float(np.abs(pulls @ result.x).max())
 
 
-def _subgradients(grid: Cells, pairs: Eigenpairs, value: float) -> Array:
-    near = [i for i, e in enumerate(pairs.values) if abs(e.value) > 0.97 * value]
-    squares = grid.gather(pairs.vectors[:, near] ** 2)
+def _subgradients(grid: Cells, values: Tensor, vectors: Tensor, value: float) -> Array:
+    near = (values > 0.97 * value).to(vectors.device)
+    squares = grid.gather(vectors[:, near] ** 2)
     return grid.exponents.T @ squares
 
 
