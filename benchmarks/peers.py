@@ -68,10 +68,12 @@ def pyhessian_eigenvalue(
     return values[0], torch.cat([v.reshape(-1) for v in vectors[0]]), count
 
 
-def pyhessian_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
+def pyhessian_product(
+    model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH
+) -> Callable[[], object]:
     from pyhessian import hessian  # type: ignore[import-not-found]
 
-    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y), cuda=x.is_cuda)
+    peer = hessian(model, nn.CrossEntropyLoss(), dataloader=batches(x, y, size), cuda=x.is_cuda)
     v = [torch.randn_like(p) for p in peer.params]
     return lambda: peer.dataloader_hv_product(v)
 

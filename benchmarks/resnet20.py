@@ -31,14 +31,14 @@ class Block(nn.Module):
 
 
 class ResNet20(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = self._stage(16, 16, 1)
-        self.layer2 = self._stage(16, 32, 2)
-        self.layer3 = self._stage(32, 64, 2)
-        self.linear = nn.Linear(64, 10)
+        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = self._stage(width, width, 1)
+        self.layer2 = self._stage(width, 2 * width, 2)
+        self.layer3 = self._stage(2 * width, 4 * width, 2)
+        self.linear = nn.Linear(4 * width, 10)
 
     @staticmethod
     def _stage(inside: int, width: int, stride: int) -> nn.Sequential:

@@ -45,12 +45,33 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 5), norm, nn.ReLU(inplace=True), nn.Linear(5, 3))
 
 
+def convolutional() -> nn.Module:
+    """Strides, holes, groups, paddings of both kinds, a norm, one position at the end."""
+    norm = nn.BatchNorm2d(6)
+    nn.init.normal_(norm.weight)
+    norm.running_mean, norm.running_var = randn(6).float(), randn(6, seed=3).float().exp()
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=(1, 2), stride=(2, 1)), norm, nn.ReLU(inplace=True),
+        nn.Conv2d(6, 4, (1, 3), groups=2, dilation=(1, 2), padding="same", bias=False), nn.ReLU(),
+        nn.Conv2d(4, 3, (3, 8)), nn.Flatten(),
+    )  # fmt: skip
+
+
+def of_lines_and_blocks() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 3, padding=1), nn.ReLU(), nn.Unflatten(2, (2, 2, 2)),
+        nn.Conv3d(4, 3, (2, 1, 2), groups=1), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
 PLAIN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (4,)),
     "without biases": (lambda: nn.Linear(4, 3, bias=False), (4,)),
     "tokens": (Tokens, (7, 4)),
     "residual, with an unused layer": (Residual, (4,)),
     "norm of rows": (normed, (4,)),
+    "convolutions": (convolutional, (2, 5, 6)),
+    "convolutions of lines and blocks": (of_lines_and_blocks, (2, 8)),
 }
 
 
@@ -131,8 +152,11 @@ OTHERS = {
     "parametrized": parametrized,
     "borrowed": Borrowed,
     "another layer": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
-    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 4, 1),
-                                         nn.Flatten(), nn.Linear(4, 3)),
+    "convolution around the edges": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"),
+        nn.Flatten(), nn.Linear(4, 3)),
+    "transposed convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), nn.ConvTranspose1d(2, 2, 2), nn.Flatten(), nn.Linear(6, 3)),
 }  # fmt: skip
 
 
@@ -178,4 +202,18 @@ def test_no_hook_is_left() -> None:
     known = layers.layers_of(objective)
     assert known is not None
     assert set(known) == {"0", "2"}
-    assert layers.largest(known) == 25
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("mlp", 3 * (5 + 3) + 5),  # of all outputs, and the inputs of a layer
+        ("tokens", 3 * (7 * 6 + 3) + 7 * 4 + 3 * 30),  # and gradients of the one with positions
+    ],
+)
+def test_what_an_example_needs(name: str, numbers: int) -> None:
+    make, shape = PLAIN[name]
+    objective = objective_of(make(), shape)
+    known = layers.layers_of(objective)
+    assert known is not None
+    assert layers.numbers(objective, known, objective.few(1), 3) == numbers

@@ -14,7 +14,7 @@ from torch import Tensor
 import spiritlevel as sl
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
-from spiritlevel.spectral import probe
+from spiritlevel.spectral import krylov, probe
 from spiritlevel.spectral.probes import within
 
 SPECTRUM = torch.cat(
@@ -33,6 +33,16 @@ def matrix(eigenvalues: Tensor, seed: int = 0) -> Tensor:
 
 def operator(eigenvalues: Tensor = SPECTRUM, seed: int = 0) -> Operator:
     return sl.from_matrix(matrix(eigenvalues, seed))
+
+
+def test_vectors_in_pieces_are_the_same_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sl.eigenpairs(operator(), 3, tol=1e-9)
+    monkeypatch.setattr(krylov, "PIECE", 7)
+    pieces = sl.eigenpairs(operator(), 3, tol=1e-9)
+    for one, other in zip(whole.values, pieces.values, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-12)
+    torch.testing.assert_close(pieces.vectors, whole.vectors, rtol=0, atol=1e-7)
+    torch.testing.assert_close(pieces.images, operator() @ pieces.vectors, rtol=0, atol=1e-6)
 
 
 # Eigenpairs -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten, generator, map_tensors, rademacher
 from spiritlevel.curvature import layers as layerwise
@@ -26,6 +27,7 @@ DRAWS = 16  # of a sampled diagonal, over all batches
 CHECKED = 6  # examples on which squares by layers are compared with those of single examples
 ALIKE = 1e-9
 NUMBERS_AT_ONCE = {"cpu": 2**26, "cuda": 2**30}
+SHARE, MOST_AT_ONCE = 0.2, 2**32  # of what is free on a GPU
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,7 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
 
 def _exact(objective: Objective, outputs: int) -> Tensor:
     layers, shape = _layers(objective), _Curvature()
-    room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
-    numbers = outputs * objective.size if layers is None else layerwise.largest(layers)
-    at_once = max(room // numbers, 1)
+    at_once = _at_once(objective, layers, outputs)
 
     def squares(batch: Batch) -> Tensor:
         total = torch.zeros(objective.size, dtype=torch.float64, device=objective.device)
@@ -94,6 +94,19 @@ def _exact(objective: Objective, outputs: int) -> Tensor:
         found = objective.mean(squares)
     shape.refuse()
     return found
+
+
+def _at_once(objective: Objective, layers: dict[str, nn.Module] | None, outputs: int) -> int:
+    """How many examples fit."""
+    if layers is None:
+        each = outputs * objective.size
+    else:
+        each = layerwise.numbers(objective, layers, objective.few(1), outputs)
+    room = NUMBERS_AT_ONCE.get(objective.device.type, NUMBERS_AT_ONCE["cpu"])
+    if objective.device.type == "cuda":
+        free = free_bytes(objective.device) / objective.vector.itemsize
+        room = max(room, int(min(SHARE * free, MOST_AT_ONCE)))
+    return max(room // each, 1)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from spiritlevel.base.tensors import gaussian
 
 ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
 UNDERFLOW = 1e-140  # squares of smaller numbers come to nothing
+PIECE = 2**27  # numbers of a vector that go through a matrix product at a time
 NOTHING = 1e-290  # beyond it not even rounding errors have digits
 
 
@@ -112,12 +113,12 @@ class Krylov:
 
     def lift(self, coordinates: Tensor) -> Tensor:
         """Columns of coordinates as vectors of the space, one per column."""
-        return self.basis[: self.length].T @ coordinates.to(self.basis)
+        return combined(self.basis[: self.length], coordinates)
 
     def image(self, coordinates: Tensor) -> Tensor:
         """A times `lift(coordinates)`, from what the products left behind."""
         m, known = self.length, self.length + self.pending
-        return self.basis[:known].T @ (self.coefficients[:known, :m] @ coordinates).to(self.basis)
+        return combined(self.basis[:known], self.coefficients[:known, :m] @ coordinates)
 
     def restart(self, coordinates: Tensor) -> None:
         """Keep some Ritz vectors and the last directions (thick restart, Wu and Simon, 2000)."""
@@ -164,10 +165,25 @@ class Krylov:
         known = self.basis[:count]
         column = torch.zeros(count, dtype=torch.float64, device="cpu")
         for _ in range(2):
-            part = known @ w
-            w = w - part @ known
+            part = projected(known, w)
+            w = w - combined(known, part)
             column += part.double().cpu()
         return w, column
+
+
+def projected(rows: Tensor, vector: Tensor) -> Tensor:
+    """Inner products of a vector with every row, by pieces: BLAS counts in 32 bits."""
+    pieces = zip(rows.split(PIECE, dim=1), vector.split(PIECE), strict=True)
+    return torch.stack([row @ piece for row, piece in pieces]).sum(0)
+
+
+def combined(rows: Tensor, coordinates: Tensor) -> Tensor:
+    """Sums of rows, one for a vector of coordinates, one per column for a matrix."""
+    weights = coordinates.to(rows)
+    made = rows.new_empty(rows.shape[1], *weights.shape[1:])
+    for start in range(0, rows.shape[1], PIECE):
+        made[start : start + PIECE] = rows[:, start : start + PIECE].T @ weights
+    return made
 
 
 def length(vector: Tensor) -> float:
