@@ -63,8 +63,8 @@ def measured(device: str) -> dict[str, list[Row]]:
 
 
 def slope(rows: list[Row], along: str, who: str) -> float:
-    logs = [[math.log(row[key]) for row in rows] for key in (along, who)]
-    return float(np.polyfit(*logs, 1)[0])
+    x, y = ([math.log(row[key]) for row in rows] for key in (along, who))
+    return float(np.polyfit(x, y, 1)[0])
 
 
 def table(found: dict[str, list[Row]]) -> None:
