@@ -35,9 +35,9 @@ def operator(eigenvalues: Tensor = SPECTRUM, seed: int = 0) -> Operator:
     return sl.from_matrix(matrix(eigenvalues, seed))
 
 
-def test_vectors_in_pieces_are_the_same_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_basis_too_large_for_blas_is_the_same_basis(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sl.eigenpairs(operator(), 3, tol=1e-9)
-    monkeypatch.setattr(krylov, "PIECE", 7)
+    monkeypatch.setattr(krylov, "BLAS", 28)
     pieces = sl.eigenpairs(operator(), 3, tol=1e-9)
     for one, other in zip(whole.values, pieces.values, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-12)

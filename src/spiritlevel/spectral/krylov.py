@@ -12,7 +12,7 @@ from spiritlevel.base.tensors import gaussian
 
 ROUNDING = 10  # in units of the last place of the norm: what a product and its sums may err by
 UNDERFLOW = 1e-140  # squares of smaller numbers come to nothing
-PIECE = 2**27  # numbers of a vector that go through a matrix product at a time
+BLAS = 2**31  # numbers in a matrix: with more, products of CUDA read memory that is not theirs
 NOTHING = 1e-290  # beyond it not even rounding errors have digits
 
 
@@ -172,18 +172,22 @@ class Krylov:
 
 
 def projected(rows: Tensor, vector: Tensor) -> Tensor:
-    """Inner products of a vector with every row, by pieces: BLAS counts in 32 bits."""
-    pieces = zip(rows.split(PIECE, dim=1), vector.split(PIECE), strict=True)
-    return torch.stack([row @ piece for row, piece in pieces]).sum(0)
+    """Inner products of a vector with every row."""
+    if len(rows) * rows.stride(0) < BLAS:
+        return rows @ vector
+    parts = [zip(row.split(BLAS // 4), vector.split(BLAS // 4), strict=True) for row in rows]
+    return torch.stack([torch.stack([a @ b for a, b in pieces]).sum() for pieces in parts])
 
 
 def combined(rows: Tensor, coordinates: Tensor) -> Tensor:
     """Sums of rows, one for a vector of coordinates, one per column for a matrix."""
     weights = coordinates.to(rows)
-    made = rows.new_empty(rows.shape[1], *weights.shape[1:])
-    for start in range(0, rows.shape[1], PIECE):
-        made[start : start + PIECE] = rows[:, start : start + PIECE].T @ weights
-    return made
+    if len(rows) * rows.stride(0) < BLAS:
+        return rows.T @ weights
+    made = rows.new_zeros(*weights.shape[1:], rows.shape[1])
+    for row, weight in zip(rows, weights, strict=True):
+        made.addcmul_(weight[..., None], row)
+    return made.T
 
 
 def length(vector: Tensor) -> float:
