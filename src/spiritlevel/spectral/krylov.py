@@ -187,7 +187,7 @@ def combined(rows: Tensor, coordinates: Tensor) -> Tensor:
     made = rows.new_zeros(*weights.shape[1:], rows.shape[1])
     for row, weight in zip(rows, weights, strict=True):
         made.addcmul_(weight[..., None], row)
-    return made.T
+    return made.movedim(-1, 0)
 
 
 def length(vector: Tensor) -> float:
