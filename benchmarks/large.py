@@ -73,7 +73,7 @@ def xl() -> None:
     begin = time.perf_counter()
     operator = sl.hessian(found, compile=False)
     print(f"product made in {time.perf_counter() - begin:.1f} s: {operator.how}", flush=True)
-    top = sl.eigenpairs(operator, tol=1e-2, memory=6, budget=60)[0]
+    top = sl.eigenvalues(operator, tol=1e-2, memory=6, budget=60)[0]
     took = f"{top.matvecs:.0f} products, {top.seconds:.1f} s"
     print(
         f"largest eigenvalue {top.value:.4g} ± {top.error:.1g}, {top.status.value}: {took}",

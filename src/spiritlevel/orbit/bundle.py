@@ -21,7 +21,8 @@ from spiritlevel.orbit.balance import balance
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.spectral import Eigenpairs, Which, eigenpairs
 
-PAIRS = 8  # of both signs, for a model that is no bound
+VECTORS = 8  # that a look adds to the model: one eigenvector, and what else its Krylov space has
+SIGNED = 2  # eigenpairs where the model is no bound: with one, some searches end out of balance
 POWERS = (30, 100, 300, 1000)
 # relative to the tolerance: where the gain of a step is too small for another one
 FIRST, LAST = 2e-4, 2e-6
@@ -33,7 +34,7 @@ OUTER = 12
 LARGEST = 300.0  # log: sizes beyond it are those of cells without mass
 
 
-Vectors = tuple[Tensor, Tensor, Tensor]  # magnitudes, eigenvectors or Ritz vectors, their images
+Vectors = tuple[Tensor, Tensor, Tensor]  # Ritz values, Ritz vectors, their images
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,12 @@ class _Point:
 
 
 class Looker:
-    """Looks at points of an orbit, and counts the products."""
+    """Looks at points of an orbit, and counts the products.
 
-    def __init__(self, operator: Operator, cells: Cells, which: Which, pairs: int) -> None:
+    The first eigenpair is the norm; the other vectors of a model need not be exact.
+    """
+
+    def __init__(self, operator: Operator, cells: Cells, which: Which, pairs: int = 1) -> None:
         self.operator, self.cells, self.pairs = operator, cells, pairs
         self.which: Which = which
         self.products, self.looks = 0.0, 0
@@ -208,7 +212,12 @@ class Looker:
         self.looks += 1
         count = min(self.pairs, self.operator.size)
         found = eigenpairs(
-            scaled(self.operator, d), count, which=self.which, tol=tol, seed=seed + self.looks
+            scaled(self.operator, d),
+            count,
+            which=self.which,
+            tol=tol,
+            seed=seed + self.looks,
+            leading=max(count, VECTORS),
         )
         self.products += found[0].matvecs
         return _Point(t, d, found)
@@ -224,15 +233,14 @@ def least_eigenvalue(
     seed: int,
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
-    # one eigenpair is the norm; the other vectors of the model come with it, and need not be exact
-    orbit = Looker(operator, cells, "largest", 1)
+    orbit = Looker(operator, cells, "largest")
     best = here = orbit.look(start, LOOSE, seed)
     if not best.norm > 0:  # flat to rounding
-        return Found(0.0, start, 0.0, orbit.products, True, _leading(best))
+        return Found(0.0, start, 0.0, orbit.products, True, _top(best))
     zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
-            z, y = _cuts(here, *_leading(here))
+            z, y = _cuts(here, 1.0)
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
             model = model_of(cells, ys, zs.T @ ys)
@@ -248,7 +256,7 @@ def least_eigenvalue(
                 break
     converged = best.upper / max(bound, 1e-300) - 1 <= tol
     bound = min(bound, best.norm)  # a Ritz value may lie below the bound by its residual
-    return Found(best.norm, best.t, bound, orbit.products, converged, _leading(best))
+    return Found(best.norm, best.t, bound, orbit.products, converged, _top(best))
 
 
 def least_norm(
@@ -258,10 +266,10 @@ def least_norm(
 
     Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
     """
-    orbit = Looker(operator, cells, "magnitude", PAIRS)
+    orbit = Looker(operator, cells, "magnitude", SIGNED)
     best, converged = orbit.look(start, tol / 4, seed), False
     if not best.norm > 0:
-        return Found(0.0, start, 0.0, orbit.products, True, _both(best))
+        return Found(0.0, start, 0.0, orbit.products, True, _top(best))
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
             wanted = minimize_model(signed_model(cells, best), best.t, free, tol)
@@ -276,39 +284,27 @@ def least_norm(
             if gain <= tol / 4 * best.norm:
                 converged = True
                 break
-    return Found(best.norm, best.t, 0.0, orbit.products, converged, _both(best))
+    return Found(best.norm, best.t, 0.0, orbit.products, converged, _top(best))
 
 
-def _leading(point: _Point) -> Vectors:
-    """Whatever Ritz vectors the look at a point left, of a psd matrix."""
+def _top(point: _Point) -> Vectors:
+    """Whatever Ritz vectors the look at a point left, with their Rayleigh quotients."""
     v, image = point.pairs.leading, point.pairs.leading_images
-    values = (v.double() * image).sum(0)
-    keep = values > NOISE * values.max()
-    return values[keep], v[:, keep], image[:, keep]
+    return (v.double() * image).sum(0), v, image
 
 
-def _signed(point: _Point, sign: float) -> Vectors:
-    """The eigenvalues of one sign, in magnitude."""
-    chosen = [i for i, e in enumerate(point.pairs.values) if sign * e.value > 0]
-    values = torch.tensor([abs(point.pairs[i].value) for i in chosen])
-    return values, point.pairs.vectors[:, chosen], sign * point.pairs.images[:, chosen]
-
-
-def _both(point: _Point) -> Vectors:
-    """The eigenvalues of both signs, in magnitude."""
-    values = torch.tensor([abs(e.value) for e in point.pairs.values])
-    return values, point.pairs.vectors, point.pairs.images
-
-
-def _cuts(point: _Point, values: Tensor, vectors: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Z = D v / sqrt(theta) and Y = A Z in base coordinates."""
-    size = values.sqrt().to(point.d)
-    return point.d[:, None] * vectors / size, images / point.d[:, None] / size
+def _cuts(point: _Point, sign: float) -> tuple[Tensor, Tensor]:
+    """Z = D v / sqrt(theta) and Y = A Z in base coordinates, for Ritz values of one sign."""
+    values, vectors, images = _top(point)
+    keep = sign * values > NOISE * values.abs().max()
+    size = values[keep].abs().sqrt().to(point.d)
+    z = point.d[:, None] * vectors[:, keep] / size
+    return z, sign * images[:, keep] / point.d[:, None] / size
 
 
 def signed_model(cells: Cells, point: _Point) -> Model:
     """Positive and negative eigenvectors in blocks of their own."""
-    cuts = [_cuts(point, *_signed(point, sign)) for sign in (1.0, -1.0)]
+    cuts = [_cuts(point, sign) for sign in (1.0, -1.0)]
     found = [model_of(cells, y, z.T @ y) for z, y in cuts if z.shape[1]]
     columns, start = [], 0
     for model in found:

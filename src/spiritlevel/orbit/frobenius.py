@@ -18,6 +18,7 @@ from spiritlevel.orbit.program import DENSE, Problem, Solution, operator_of
 from spiritlevel.spectral.probes import standard_error
 
 PAIRS = 16
+TAKEN = 6  # leading directions that are taken out before the rest is probed
 ROUNDS = 3
 PROBES = 32
 AT_REST = 0.1  # of the imbalance, which random probes know to a few hundredths
@@ -116,17 +117,18 @@ def _probed(
 ) -> _Probed:
     """||A||_F^2 = ||A Q||_F^2 + E ||A P z||^2, cell by cell; the same signs at every point."""
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
-    basis = like.new_zeros(operator.size, 0) if leading is None else torch.linalg.qr(leading)[0]
+    taken = like.new_zeros(operator.size, 0) if leading is None else leading[:, :TAKEN]
+    basis = torch.linalg.qr(taken)[0]
     image = operator.matvec(basis) if basis.shape[1] else basis
-    taken = image.double().square().sum(1)
-    draws, squares, rest = generator(seed), [], torch.zeros_like(taken)
+    known = image.double().square().sum(1)
+    draws, squares, rest = generator(seed), [], torch.zeros_like(known)
     for _ in range(PROBES):
         z = rademacher(operator.size, draws, like)
         z = z - basis @ (basis.T @ z)
         seen = operator.matvec(z).double().square()
         squares.append(float(seen.sum()))
         rest += seen / PROBES
-    masses = problem.cells.gather(taken + rest)
+    masses = problem.cells.gather(known + rest)
     total = masses.sum()
     pull = 2 * (problem.cells.exponents.T @ masses) * problem.free / total
     value = float(total) ** 0.5

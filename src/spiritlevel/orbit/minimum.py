@@ -357,7 +357,7 @@ def _imbalance(problem: Problem, found: Found) -> float:
 
 
 def _subgradients(grid: Cells, values: Tensor, vectors: Tensor, value: float) -> Array:
-    near = (values > 0.97 * value).to(vectors.device)
+    near = (values.abs() > 0.97 * value).to(vectors.device)
     squares = grid.gather(vectors[:, near] ** 2)
     return grid.exponents.T @ squares
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import a
+from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
@@ -64,6 +64,7 @@ def eigenvalues(
         memory=memory,
         start=start,
         seed=seed,
+        leading=0,
     ).values
 
 
@@ -78,14 +79,17 @@ def eigenpairs(
     memory: int | None = None,
     start: Tensor | None = None,
     seed: int | torch.Generator = 0,
+    leading: int = LEADING,
 ) -> Eigenpairs:
     """The k extreme eigenpairs at one end (or k at each, for "both").
 
     Stops when every ||Av - lambda v|| <= tol |lambda| (or tol ||A||, with relative_to="norm") and
     no extreme eigenvalue farther off than that can have been missed, but for one random start in
     a thousand. `memory` bounds the vectors that are held, `budget` the products; `start` holds
-    vectors to begin near, half of whose length is made random.
+    vectors to begin near, half of whose length is made random; `leading` is how many Ritz vectors
+    are kept beside.
     """
+    number("leading", leading, 0, whole=True)
     request = Request(k, which, tol, relative_to)
     request.check(operator, budget, memory)
     memory = max(4 * request.count, request.count + 24) if memory is None else memory
@@ -96,13 +100,13 @@ def eigenpairs(
     ritz = krylov.ritz()
     found = _estimates(krylov, ritz, request, status, time.perf_counter() - begin)
     chosen = ritz.coordinates[:, request.select(ritz.values)]
-    leading = ritz.coordinates[:, ritz.values.abs().argsort(descending=True)[:LEADING]]
+    beside = ritz.coordinates[:, ritz.values.abs().argsort(descending=True)[:leading]]
     return Eigenpairs(
         found,
         krylov.lift(chosen),
         krylov.image(chosen),
-        krylov.lift(leading),
-        krylov.image(leading),
+        krylov.lift(beside),
+        krylov.image(beside),
     )
 
 
