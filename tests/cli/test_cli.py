@@ -200,7 +200,7 @@ def test_sharpen_starts_from_a_checkpoint(mine: Path) -> None:
 
 
 def test_audit_of_a_users_model(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "way_along", lambda _: None)  # drawn in test_cli_audit
+    monkeypatch.setattr(audit, "way_along", lambda _: (None, 0.0))  # drawn in test_cli_audit
     words = ("--model", "mine:net", "--data", "mine:data", "--only", "loss,hessian_spectral")
     code, text = call("audit", *words, "--json", "audit.json")
     assert code == 0, text

@@ -48,7 +48,7 @@ def run(*words: str | Path) -> tuple[int, str]:
 @pytest.fixture(autouse=True)
 def without_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The figure of an audit takes as long as the audit; test_cli_audit has it drawn."""
-    monkeypatch.setattr(audit, "way_along", lambda _: None)
+    monkeypatch.setattr(audit, "way_along", lambda _: (None, 0.0))
 
 
 @pytest.fixture

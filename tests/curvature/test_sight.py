@@ -181,6 +181,11 @@ def test_no_product_is_a_function_of_its_vector_for_autograd() -> None:
     assert [(operator @ v).requires_grad for _ in range(4)] == [False] * 4
 
 
+def test_a_block_without_columns_has_a_product_without_columns() -> None:
+    objective = sl.Objective(nn.Linear(4, 3), (randn(12, 4).float(), CLASSES), F.cross_entropy)
+    assert (sl.hessian(objective) @ torch.zeros(objective.size, 0)).shape == (objective.size, 0)
+
+
 def test_where_numbers_come_from() -> None:
     constant, there, elsewhere = (torch.ones(3) for _ in range(3))
     sight = Sight([constant], [there])

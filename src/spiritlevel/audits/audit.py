@@ -98,7 +98,7 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
     objective, group = work.objective, work.group
     standing = None if done.interrupted else rest(work.here)
     points = Points(objective, group, work.elements)
-    drawn = way_along(points) if way and not done.interrupted else None
+    drawn, shown = way_along(points) if way and not done.interrupted else (None, 0.0)
     told = provenance(
         begin,
         work.notes,
@@ -106,7 +106,7 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
         **described(objective),
         seed=work.seed,
         strength=work.strength,
-        products=work.products + (0 if standing is None else standing.products),
+        products=work.products + shown + (0 if standing is None else standing.products),
         seconds_for_points=found_points - begin,
     )
     name, rows = type(objective.module).__name__, tuple(done.found.values())

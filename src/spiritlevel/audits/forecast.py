@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from spiritlevel.audits.audit import DEFAULT, wanted_points
+from spiritlevel.audits.way import EXAMPLES, STEPS, WIDTH
 from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import free_bytes
@@ -32,6 +33,8 @@ BASIS = 32  # vectors of a Krylov basis
 POINTS = ("moved", "sharpened", "balanced", "layers", "flattest")
 PROOF = 2.0  # passes in float64 for a twin, beside those of the network itself
 SHARPENING, REST = 12.0, 12.0  # products
+SPECTRUM = 50  # products at each stop of the figure
+SEARCH = 0.2  # seconds that a point takes beside passes over the data: models, symbols, proofs
 KINDS = {
     "passes": "pass",
     "gradients": "gradient",
@@ -49,16 +52,18 @@ def estimate(
     audit: bool = False,
     group: Group | None = None,
     budget: int = 200,
+    way: bool = True,
 ) -> Forecast:
     """Products, seconds and bytes of measure(objective, measures), or of an audit of them.
 
     One pass of each kind that is needed is timed on one microbatch; how many there will be is what
-    such work usually takes with the tolerances that are used unasked, and with `budget` as the most
-    products for one measure.
+    such work usually takes for a trained network, with the tolerances that are used unasked and
+    `budget` as the most products for one measure. `way` is the figure of an audit's report.
     """
     only_objectives(objective)
     only_groups(group)
     a("audit", audit, bool, "True for an audit, False for a measurement at one point")
+    a("way", way, bool, "True or False, as for an audit")
     number("budget", budget, 1, whole=True)
     names = checked((DEFAULT if audit else standard()) if measures is None else measures)
     begin = time.perf_counter()
@@ -77,6 +82,7 @@ def estimate(
         shares.append(Share("rest", "at rest or not", 1, REST, 0.0, 0.0, REST * units["products"]))
     if audit:
         shares.append(_points(units, clock, found, moves))
+        shares += [_way(units, clock)] if way and moves else []
     told = provenance(begin, clock.notes, **described(objective), seed=0, products=clock.products)
     shown = {KINDS[kind]: seconds for kind, seconds in units.items()}
     of = "an audit" if audit else "a measurement"
@@ -108,7 +114,7 @@ def _share(name: str, work: Work, units: dict[str, float], clock: _Clock, moves:
     times = 1 + (count - 1) * work.rough
     counts = {kind: times * getattr(work, kind) for kind in KINDS} | {"diagonals": work.diagonals}
     seconds = sum(number * units.get(kind, 0.0) for kind, number in counts.items())
-    seconds += count * clock.start.get("gauss_newton", 0.0) if work.gauss_newton else 0.0
+    seconds += count * (clock.start.get("gauss_newton", 0.0) + SEARCH) if work.gauss_newton else 0.0
     return Share(
         name,
         measure.title,
@@ -143,8 +149,21 @@ def _points(units: dict[str, float], clock: _Clock, found: float, moves: bool) -
         SHARPENING,
         0.0,
         3 + PROOF * count,
-        proofs + sharpening,
+        proofs + sharpening + count * SEARCH,
     )
+
+
+def _way(units: dict[str, float], clock: _Clock) -> Share:
+    """The figure: spectra and slices at its stops, in float64, on some of the data."""
+    whole = clock.objective.examples
+    part = min(EXAMPLES, whole) / whole if clock.objective.separable else 1.0
+    stops = 2 * STEPS + 1
+    products, passes = stops * SPECTRUM * part, stops * WIDTH * part
+    plain = clock.seconds("passes")
+    slower = clock.seconds("proofs") / plain if plain else 1.0
+    each = units.get("products", clock.seconds("products"))
+    seconds = slower * (products * each + passes * plain)
+    return Share("way", "figure of the report", stops, products, 0.0, passes, seconds)
 
 
 class _Clock:

@@ -37,11 +37,11 @@ class Points:
 
 
 @set_apart()
-def way_along(points: Points) -> Way | None:
-    """The way that the page of an audit shows; None if there is nowhere to go."""
+def way_along(points: Points) -> tuple[Way | None, float]:
+    """The way that the page of an audit shows, None if there is nowhere to go; and its products."""
     named = [n for n in ("balanced", "here", "sharpened") if n == "here" or n in points.elements]
     if len(named) < 2:
-        return None
+        return None, 0.0
     objective, group = _exact(_some(points.objective)), points.group
     elements = {"here": group.identity(), **points.elements}
     places = _between([(name, elements[name]) for name in named])
@@ -49,13 +49,14 @@ def way_along(points: Points) -> Way | None:
     distances = torch.linspace(-REACH, REACH, WIDTH, dtype=torch.float64)
     softmax = objective.loss.likelihood == "softmax"
     first = _predictions(objective, softmax)
-    stops = []
+    stops, products = [], 0.0
     with bar(len(places), "way") as progress:
         for position, label, t in places:
             point = group.apply(objective, t)
             # the Hessian there is D^-1 H D^-1: one operator serves all stops
             there = scaled(base, 1 / group.flat_factors(t, objective.shapes))
             pairs = eigenpairs(there, min(EIGENVALUES, objective.size), tol=0.02, budget=80)
+            products += pairs[0].matvecs * objective.examples / points.objective.examples
             predictions = _predictions(point, softmax)
             stops.append(
                 Stop(
@@ -70,7 +71,8 @@ def way_along(points: Points) -> Way | None:
             progress.update()
     outputs = tuple(str(i) for i in range(min(first.shape[1], OUTPUTS)))
     kind = "probabilities" if softmax else "outputs"
-    return Way(tuple(stops), tuple(distances.tolist()), outputs, objective.examples, kind)
+    found = Way(tuple(stops), tuple(distances.tolist()), outputs, objective.examples, kind)
+    return found, products
 
 
 def _some(objective: Objective) -> Objective:

@@ -53,7 +53,7 @@ def audit(
         settings = {"strength": strength, "seed": network.seed, **vars(accuracy)}
         drawn = files.out is not None or files.json is not None
         found = (
-            estimate(objective, wanted, audit=True, budget=accuracy.budget)
+            estimate(objective, wanted, audit=True, budget=accuracy.budget, way=drawn)
             if dry_run
             else make(objective, wanted, way=drawn, **settings)
         )

@@ -74,6 +74,8 @@ class Engine:
         start = time.perf_counter()
         with self._surroundings():
             vectors = [c.to(objective.dtype) for c in columns(v.detach())]
+            if not vectors:
+                return torch.zeros_like(v)
             numbers = iter(range(len(objective.batches)))
 
             def products(batch: Batch) -> Tensor:

@@ -18,8 +18,8 @@ UNIT: tuple[Invariance, ...] = ("unit",)
 LAYER: tuple[Invariance, ...] = ("layer",)
 WORDS = ("title", "family", "reference", "cost")
 TRACE, TOP = "20 to 200 products", "10 to 50 products"
-PROBES = Work(products=24, rough=1 / 3)
-ONE_END, BOTH_ENDS = Work(products=12), Work(products=40)
+PROBES = Work(products=30, rough=1 / 3)
+ONE_END, BOTH_ENDS = Work(products=12), Work(products=50)
 
 TWO: tuple[str, ...] = ("here", "moved")  # points of an audit, for what takes many products
 
@@ -133,7 +133,7 @@ MEASURES: dict[str, Measure] = {
     "orbit_spectral": Measure(
         least.orbit_spectral, "least Gauss-Newton norm", "orbit", UNIT, cost="30 to 60 products",
         is_sharpness=True, bottom=Bottom("spectral", "ggn"), points=TWO,
-        work=Work(gauss_newton=60, diagonals=1),
+        work=Work(gauss_newton=40, diagonals=1),
     ),
 }  # fmt: skip
 
