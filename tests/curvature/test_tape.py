@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from cases import CASES, Case, randn
+from cases import BY_NAME, CASES, Case, randn
+from spiritlevel.base import memory
 from spiritlevel.curvature import engine
+from spiritlevel.curvature import tape as tape_module
 from spiritlevel.curvature.ladder import jvp_of_gradient
 from spiritlevel.curvature.tape import Unrecordable, record
 
@@ -298,3 +300,75 @@ def test_zeros_that_are_symbols_are_no_danger() -> None:
     found, tape = record(product, randn(5))
     torch.testing.assert_close(found, 3 * randn(5) + 1)
     torch.testing.assert_close(tape(randn(5, seed=2)), 3 * randn(5, seed=2) + 1)
+
+
+# Memory that runs out --------------------------------------------------------------------------
+
+
+def warm(objective: sl.Objective) -> sl.Operator:
+    operator = sl.hessian(objective)
+    for seed in range(2):
+        operator @ randn(objective.size, seed=seed)
+    assert engine_of(operator).holds
+    return operator
+
+
+def test_tapes_are_let_go_when_memory_runs_out_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = BY_NAME["cnn with BatchNorm"].objective(microbatch=4)
+    holder, other = warm(objective), sl.hessian(objective)
+    v = randn(objective.size, seed=7)
+    truth = holder @ v
+    plain = engine_of(other).product
+
+    def scarce(*args: Any) -> Tensor:
+        if engine_of(holder).holds:
+            raise torch.OutOfMemoryError("on a full device")
+        return plain(*args)
+
+    engine_of(other).product = scarce
+    torch.testing.assert_close(other @ v, truth, rtol=1e-12, atol=1e-14)
+    assert not engine_of(holder).holds
+    torch.testing.assert_close(holder @ v, truth, rtol=1e-12, atol=1e-14)
+    assert engine_of(holder).holds  # made again
+
+
+def test_gradients_come_before_tapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = BY_NAME["mlp"].objective()
+    holder, truth = warm(objective), objective.gradient()
+    plain = sl.Objective.gradient_sum
+
+    def scarce(self: sl.Objective, batch: Any) -> Tensor:
+        if engine_of(holder).holds:
+            raise torch.OutOfMemoryError("on a full device")
+        return plain(self, batch)
+
+    monkeypatch.setattr(sl.Objective, "gradient_sum", scarce)
+    torch.testing.assert_close(objective.gradient(), truth, rtol=0, atol=0)
+    assert not engine_of(holder).holds
+
+
+def test_a_tape_that_cannot_be_played_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = BY_NAME["mlp"].objective()
+    holder = warm(objective)
+    v = randn(objective.size, seed=7)
+    truth = holder @ v
+
+    def full(*_: Any) -> Tensor:
+        raise torch.OutOfMemoryError("on a full device")
+
+    monkeypatch.setattr(tape_module.Tape, "__call__", full)
+    torch.testing.assert_close(holder @ v, truth, rtol=1e-12, atol=1e-14)
+
+
+def test_when_nobody_holds_anything_memory_has_run_out() -> None:
+    attempts = []
+
+    def action() -> None:
+        attempts.append(1)
+        raise torch.OutOfMemoryError("on a full device")
+
+    for one in [one for one in memory.HOLDERS if one.holds]:
+        one.let_go()
+    with pytest.raises(torch.OutOfMemoryError, match="on a full device"):
+        memory.relieved(action)
+    assert len(attempts) == 1

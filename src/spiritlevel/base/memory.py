@@ -1,8 +1,11 @@
-"""How much memory is free: on a GPU, on this machine, in the container that it may be."""
+"""How much memory is free, and who can give some back when it runs out."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -13,6 +16,37 @@ LIMITS = (
     ("memory.max", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
+
+
+T = TypeVar("T")
+
+
+class Holder(Protocol):
+    """Holds what it could make again."""
+
+    @property
+    def holds(self) -> bool: ...
+
+    def let_go(self) -> None: ...
+
+
+HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+
+def relieved(action: Callable[[], T], holder: Holder | None = None) -> T:
+    """The action; if memory runs out, again after others have let go, and at last the holder."""
+    while True:
+        try:
+            return action()
+        except torch.OutOfMemoryError:
+            holding = [one for one in HOLDERS if one.holds]
+            if not holding:
+                raise
+        # out of the handler, whose error keeps the tensors of the failed attempt alive
+        for one in [one for one in holding if one is not holder] or holding:
+            one.let_go()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
 
 def free_bytes(device: torch.device) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from spiritlevel.base.memory import free_bytes
+from spiritlevel.base.memory import HOLDERS, free_bytes, relieved
 from spiritlevel.base.tensors import columns, gaussian, generator, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
@@ -62,6 +62,7 @@ class Engine:
         self.tapes: dict[int, Tape] = {}
         self.sizes: dict[int, float] = {}  # of tapes, in bytes per example
         self.made = 0
+        self.bare = False  # whether only tapes were to be played in this product
         self.first: tuple[Tensor, Tensor] | None = None  # a vector and its product, of batch 0
         self.spent = 0.0
         self.fast: dict[int | str, Fast] = {}  # by program
@@ -72,15 +73,18 @@ class Engine:
     def matvec(self, v: Tensor) -> Tensor:
         objective = self.objective
         start = time.perf_counter()
+        self.bare = self._plays()
         with self._surroundings():
             vectors = [c.to(objective.dtype) for c in columns(v.detach())]
             if not vectors:
                 return torch.zeros_like(v)
-            numbers = iter(range(len(objective.batches)))
+            numbers = {id(batch): number for number, batch in enumerate(objective.batches)}
 
             def products(batch: Batch) -> Tensor:
-                number = next(numbers)
-                made = [self._product(batch, number, c, i) for i, c in enumerate(vectors)]
+                made = [
+                    relieved(partial(self._product, batch, numbers[id(batch)], c, i), self)
+                    for i, c in enumerate(vectors)
+                ]
                 return torch.stack(made, dim=1)
 
             found = objective.mean(products).to(v.dtype)
@@ -90,10 +94,12 @@ class Engine:
         self.spent += time.perf_counter() - start
         return found[:, 0] if v.ndim == 1 else found
 
+    def _plays(self) -> bool:
+        return len(self.tapes) == len(self.objective.batches) and not self._time_to_compile()
+
     def _surroundings(self) -> AbstractContextManager[Any]:
         """Where nothing but tapes is played, neither the model nor a compiler can do any harm."""
-        played = len(self.tapes) == len(self.objective.batches) and not self._time_to_compile()
-        return torch.inference_mode(False) if played else self.objective.smooth()
+        return torch.inference_mode(False) if self.bare else self.objective.smooth()
 
     def _product(self, batch: Batch, number: int, v: Tensor, place: int) -> Tensor:
         """Played, else recorded, else made from the beginning."""
@@ -104,19 +110,20 @@ class Engine:
             fast = self._compiled(key, tape.program.graph, args, tape, v) if common else None
             found = None if fast is None else self._played(fast, args)
             return tape(v) if found is None else found
-        if self.recording and self.made + place > 0:
+        if self.recording and self.made + place > 0 and not self.bare:
             return self._recorded(batch, number, v)
         if self.whole and common and not self.recording:
 
             def single(batch: Batch, vector: Tensor) -> Tensor:
                 return self.product(batch, 0, vector)
 
-            eager = functools.partial(single, batch)
+            eager = partial(single, batch)
             fast = self._compiled("whole", lambda: single, (batch, v), eager, v)
             found = None if fast is None else self._played(fast, (batch, v))
             if found is not None:
                 return found
-        made = self.product(batch, number, v)
+        with self.objective.smooth() if self.bare else nullcontext():  # a tape was let go
+            made = self.product(batch, number, v)
         if self.made + place + number == 0:
             self.first = v.clone(), made
         return made
@@ -124,6 +131,15 @@ class Engine:
     @staticmethod
     def _form(batch: Batch) -> tuple[torch.Size, ...]:
         return tuple(t.shape for t in leaves(batch))
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.tapes)
+
+    def let_go(self) -> None:
+        """Of all tapes, which can be made again: memory is needed for what cannot wait."""
+        self.tapes.clear()
+        self.fast.clear()
 
     # Recording ---------------------------------------------------------------------------------
 
@@ -143,6 +159,7 @@ class Engine:
         else:
             self.sizes[number] = tape.nbytes(own) / examples(batch)
             self.tapes[number], self.first = tape, None
+            HOLDERS.add(self)
             return found
         return self.product(batch, number, v)
 

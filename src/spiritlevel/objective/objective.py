@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.memory import free_bytes
+from spiritlevel.base.memory import free_bytes, relieved
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.base.tensors import flatten, map_tensors, spans, unflatten
 from spiritlevel.objective import batches as frozen
@@ -216,7 +216,7 @@ class Objective:
     def mean(self, of: Callable[[Batch], Any]) -> Any:
         """sum over the batches of `of(batch)`, over the count: the one sum over the data."""
         doors.function("of", of, "a batch")
-        return sum(of(batch) for batch in self._batches) / self.count
+        return sum(relieved(lambda b=batch: of(b)) for batch in self._batches) / self.count
 
     def value(self) -> float:
         """L(theta), the mean loss over all examples."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import relieved
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
@@ -112,8 +113,9 @@ def _predicted(objectives: Sequence[Objective], batch: Batch, score: bool) -> Pr
     """All that some networks return, and their losses, unless those of equals are equal."""
     nothing = torch.zeros((), dtype=torch.float64)
     if not score:
-        return [o.returned(o.params, batch) for o in objectives], [nothing] * len(objectives)
-    found = [o.together(o.params, batch) for o in objectives]
+        outs = [relieved(lambda o=o: o.returned(o.params, batch)) for o in objectives]
+        return outs, [nothing] * len(objectives)
+    found = [relieved(lambda o=o: o.together(o.params, batch)) for o in objectives]
     return [out for out, _ in found], [total.detach().double().cpu() for _, (total, _) in found]
 
 
