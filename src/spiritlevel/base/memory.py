@@ -33,14 +33,24 @@ class Holder(Protocol):
 HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
 
 
+def holders(apart_from: Holder | None = None) -> list[Holder]:
+    """Those who hold something."""
+    return [one for one in HOLDERS if one.holds and one is not apart_from]
+
+
+def ran_out(error: Exception) -> bool:
+    """Whether memory ran out; TorchScript says so in an error of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in str(error)
+
+
 def relieved(action: Callable[[], T], holder: Holder | None = None) -> T:
     """The action; if memory runs out, again after others have let go, and at last the holder."""
     while True:
         try:
             return action()
-        except torch.OutOfMemoryError:
-            holding = [one for one in HOLDERS if one.holds]
-            if not holding:
+        except RuntimeError as error:
+            holding = holders()
+            if not (ran_out(error) and holding):
                 raise
         # out of the handler, whose error keeps the tensors of the failed attempt alive
         for one in [one for one in holding if one is not holder] or holding:

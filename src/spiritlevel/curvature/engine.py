@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spiritlevel.base.memory import HOLDERS, free_bytes, relieved
+from spiritlevel.base.memory import HOLDERS, free_bytes, holders, ran_out, relieved
 from spiritlevel.base.tensors import columns, gaussian, generator, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
@@ -152,10 +152,11 @@ class Engine:
             there = tensors_of(self.objective.module)
             found, tape = record(lambda x: self.product(batch, number, x), v, own, there)
             tape = self._shared(tape, batch, number, v)
-        except torch.OutOfMemoryError:
-            self._stop("memory for no more")
         except Exception as error:  # whatever it meets, the product itself is right or says why
-            self._stop((str(error).strip() or type(error).__name__).splitlines()[0][:160])
+            if ran_out(error) and holders(apart_from=self):
+                raise  # they let go, and it is tried again
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            self._stop("memory for no more" if ran_out(error) else reason)
         else:
             self.sizes[number] = tape.nbytes(own) / examples(batch)
             self.tapes[number], self.first = tape, None
