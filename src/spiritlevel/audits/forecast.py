@@ -67,19 +67,14 @@ def estimate(
     number("budget", budget, 1, whole=True)
     names = checked((DEFAULT if audit else standard()) if measures is None else measures)
     begin = time.perf_counter()
-    if audit and group is None:
-        group = symmetries(objective)
+    group = symmetries(objective) if audit and group is None else group
     found = time.perf_counter() - begin
     moves = group is not None and bool(group.dim)
-    work = _works(names, budget)
-    needed = {kind for w in work.values() for kind in KINDS if getattr(w, kind)}
-    clock = _Clock(objective)
+    work, clock = _works(names, budget), _Clock(objective)
     clock.notes += [f"nobody knows what {n} takes: left out" for n in names if not MEASURES[n].work]
+    needed = {kind for w in work.values() for kind in KINDS if getattr(w, kind)}
     units = {kind: clock.seconds(kind) for kind in KINDS if kind in needed}
-    shares = [_share(name, one, units, clock, moves) for name, one in work.items()]
-    _pay_for_the_start(shares, clock)
-    if "products" in needed:
-        shares.append(Share("rest", "at rest or not", 1, REST, 0.0, 0.0, REST * units["products"]))
+    shares = _shares(work, units, clock, moves)
     if audit:
         shares.append(_points(units, clock, found, moves))
         shares += [_way(units, clock)] if way and moves else []
@@ -87,6 +82,17 @@ def estimate(
     shown = {KINDS[kind]: seconds for kind, seconds in units.items()}
     of = "an audit" if audit else "a measurement"
     return Forecast(of, tuple(shares), clock.memory(), shown, told)
+
+
+def _shares(
+    work: dict[str, Work], units: dict[str, float], clock: _Clock, moves: bool
+) -> list[Share]:
+    """What the measures take, and whether this is a minimum."""
+    shares = [_share(name, one, units, clock, moves) for name, one in work.items()]
+    _pay_for_the_start(shares, clock)
+    if "products" in units:
+        shares.append(Share("rest", "at rest or not", 1, REST, 0.0, 0.0, REST * units["products"]))
+    return shares
 
 
 def _works(names: list[str], budget: int) -> dict[str, Work]:
