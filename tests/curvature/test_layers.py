@@ -195,6 +195,24 @@ def test_what_single_batches_do_is_seen_on_all_of_them(monkeypatch: pytest.Monke
     torch.testing.assert_close(sl.ggn_diagonal(objective).values, dense, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1e-14, 1e14])
+def test_large_and_small_inputs_keep_their_squares(size: float) -> None:
+    """In float32, whose squares end at 1e38: of gradients of 1e28 here, and of 1e-28."""
+    torch.manual_seed(0)
+    layer = nn.Conv1d(2, 3, 2, bias=False)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(9, 3, bias=False))
+    with torch.no_grad():
+        model[2].weight.mul_(size)
+        layer.weight.mul_(1 / size**2)
+    data = (size * randn(9, 2, 4).float(), randn(9, 3).float())
+    objective = sl.Objective(model, data, F.mse_loss, params="0.*")
+    assert diagonals._layers(objective) is not None
+    found = sl.ggn_diagonal(objective).values
+    exact = sl.ggn_diagonal(objective.to(torch.float64)).values
+    assert bool((exact > 0).all())
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=0)
+
+
 def test_no_hook_is_left() -> None:
     objective = objective_of(PLAIN["mlp"][0](), (4,))
     sl.ggn_diagonal(objective)
@@ -208,7 +226,7 @@ def test_no_hook_is_left() -> None:
     ("name", "numbers"),
     [
         ("mlp", 3 * (5 + 3) + 5),  # of all outputs, and the inputs of a layer
-        ("tokens", 3 * (7 * 6 + 3) + 7 * 4 + 3 * 30),  # and gradients of the one with positions
+        ("tokens", 3 * (7 * 6 + 3) + 7 * 4 + 3 * 3 * 30),  # and gradients of the one with positions
     ],
 )
 def test_what_an_example_needs(name: str, numbers: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separated by commas.")]
 
+ListOption = Annotated[bool, typer.Option("--list", help="Print the measures, and do no more.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Every measure there is.")]
+FamilyOption = Annotated[
+    str | None, typer.Option("--family", help="Families of measures, separated by commas.")
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Say what it would take, and do no more.")
 ]
@@ -168,5 +174,7 @@ def _options(group: Any) -> list[inspect.Parameter]:
 
 
 def names(only: str | None) -> list[str] | None:
-    """The names in a list separated by commas."""
-    return None if only is None else [name.strip() for name in only.split(",") if name.strip()]
+    """The names in a list separated by commas; those between brackets are parameters."""
+    if only is None:
+        return None
+    return [name.strip() for name in re.split(r",(?![^(]*\))", only) if name.strip()]

@@ -21,6 +21,7 @@ from spiritlevel.objective.batches import Batch
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+GRADIENTS = 3  # as many numbers, for gradients of single examples and their squares in float64
 # Relative: what rounding may do to a gradient that is summed in another order
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-2}
 
@@ -78,7 +79,8 @@ def numbers(objective: Objective, layers: dict[str, nn.Module], one: Batch, colu
             if not isinstance(layer, BATCH_NORMS):
                 patches = _patches(layer, x)
                 weights = sum(p.numel() for p in layer.parameters())
-                most = max(most, patches.numel() + columns * weights * (patches.shape[2] > 1))
+                laid_out = GRADIENTS * columns * weights if patches.shape[2] > 1 else 0
+                most = max(most, patches.numel() + laid_out)
     return total + most
 
 
@@ -223,7 +225,7 @@ def _of_weights(layer: nn.Module, x: Tensor, d: Tensor, weights: Tensor) -> dict
         return {"weight": weight, "bias": bias}
     rows = back.movedim(0, 2)  # (examples, groups, columns, outputs, positions)
     gradients = (rows.flatten(2, 3) @ patches).unflatten(2, rows.shape[2:4])
-    squares = gradients.square().sum(2).flatten(1).double()
+    squares = gradients.double().square_().sum(2).flatten(1)  # in float32 they would overflow
     return {"weight": weights @ squares, "bias": bias}
 
 

@@ -62,7 +62,8 @@ class Measure:
     names the computation of Instruments whose cost it shares, and `ends` how many ends of the
     spectrum it needs of it. `standard` ones are measured unasked; `parts` are several numbers. More
     of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
-    is known; `points` are those that an audit looks at, where it should not look at more.
+    is known; `points` are those that an audit looks at, where it should not look at more. `reading`
+    says what a large value means, where that is not that the network is sharp.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -79,6 +80,7 @@ class Measure:
     bottom: Bottom | None = None
     points: tuple[str, ...] = ()
     work: Work | None = None
+    reading: str = ""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -89,18 +91,17 @@ class Measure:
     def __call__(self, objective: Objective, *, seed: int = 0, **parameters: Any) -> Estimate:
         """The measure of one objective, with `parameters` of its own."""
         only_objectives(objective)
-        for name in parameters:
-            one_of(f"the parameter of {self.title}", name, self.parameters)
         seeded(seed)
-        self.refuse(**parameters)
+        self.accept(parameters)
         found = self.function(Instruments(objective, seed=seed), **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title} is several numbers: use measure()")
         return found
 
-    def refuse(self, **parameters: Any) -> None:
-        """What is no positive number in the place of one."""
+    def accept(self, parameters: dict[str, Any]) -> None:
+        """Refuse what it does not have, and what is no positive number in the place of one."""
         for name, value in parameters.items():
+            one_of(f"the parameter of {self.title}", name, self.parameters)
             if isinstance(self.parameters[name], float):
                 number(name, value, above=0)
 

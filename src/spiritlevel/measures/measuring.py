@@ -10,8 +10,9 @@ from spiritlevel.base.doors import one_of
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.curvature.engine import CompileChoice
+from spiritlevel.measures.asking import Asked, asked
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.registry import MEASURES, checked, standard
+from spiritlevel.measures.registry import standard
 from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.results.loop import one_by_one
@@ -34,19 +35,23 @@ def measure(
 ) -> Table:
     """A table of the named measures (the standard ones if None), each with its error and cost.
 
+    Names may be patterns ("orbit_*") and choose parameters ("keskar(eps=5e-4)").
     Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
     error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
     """
     only_objectives(objective)
     accuracy(tol, rtol, budget, seed)
     one_of("compile", compile, ("auto", True, False))
-    wanted = checked(standard() if names is None else names)
+    wanted = {one.label: one for one in asked(standard() if names is None else names)}
     begin = time.perf_counter()
     instruments = Instruments(
         objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
     )
     done = one_by_one(
-        wanted, lambda name: _rows(name, instruments), label="measure", keeps_parts=True
+        list(wanted),
+        lambda name: _rows(wanted[name], instruments),
+        label="measure",
+        keeps_parts=True,
     )
     rows = [row for found in done.found.values() for row in found]
     standing = None if done.interrupted else rest(instruments)
@@ -64,14 +69,14 @@ def measure(
     return Table(tuple(rows), standing, told)
 
 
-def _rows(name: str, instruments: Instruments) -> list[Row]:
-    entry = MEASURES[name]
+def _rows(one: Asked, instruments: Instruments) -> list[Row]:
+    entry = one.entry
     shared = bool(entry.shares) and instruments.used(entry.shares)
-    found = entry.function(instruments)
+    found = entry.function(instruments, **one.parameters)
     if isinstance(found, Estimate):
-        return [Row(name, entry.title, found, shared)]
+        return [Row(one.label, one.title, found, shared)]
     return [
-        Row(f"{name}.{part}", f"{entry.title} {part}", estimate, shared or i > 0, part=True)
+        Row(f"{one.label}.{part}", f"{one.title} {part}", estimate, shared or i > 0, part=True)
         for i, (part, estimate) in enumerate(found.items())
     ]
 

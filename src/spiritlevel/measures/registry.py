@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,10 +28,12 @@ MEASURES: dict[str, Measure] = {
     "loss": Measure(
         curvature.loss, "loss", "loss", UNIT, cost="one forward pass", standard=True,
         work=Work(passes=1),
+        reading="larger means a worse fit",
     ),
     "gradient_norm": Measure(
         curvature.gradient_norm, "gradient norm", "loss", cost="one gradient", standard=True,
         work=Work(gradients=1),
+        reading="larger means farther from rest",
     ),
     "hessian_spectral": Measure(
         curvature.hessian_spectral, "spectral norm", "curvature", (), DINH, TOP, "extremes", True,
@@ -46,6 +49,7 @@ MEASURES: dict[str, Measure] = {
         curvature.lambda_min, "smallest eigenvalue", "curvature", (), "", TOP, "extremes", True,
         ends=2,
         work=BOTH_ENDS,
+        reading="below zero means no minimum",
     ),
     "hessian_trace": Measure(
         curvature.hessian_trace, "trace", "curvature", (), DINH, TRACE, "probes", True,
@@ -55,6 +59,7 @@ MEASURES: dict[str, Measure] = {
     "layer_traces": Measure(
         curvature.layer_traces, "in", "curvature", (), "", TRACE, "probes", True, parts=True,
         work=PROBES,
+        reading="where the trace comes from",
     ),
     "hessian_frobenius": Measure(
         curvature.hessian_frobenius, "Frobenius norm", "curvature", (), DINH, TRACE, "probes", True,
@@ -64,6 +69,7 @@ MEASURES: dict[str, Measure] = {
     "effective_rank": Measure(
         curvature.effective_rank, "effective rank", "curvature", (), "", TRACE, "probes", True,
         work=PROBES,
+        reading="larger means more directions that curve",
     ),
     "eps_sharpness": Measure(
         ball.eps_sharpness, "eps-sharpness", "worst case", (), DINH, "about 40 gradients",
@@ -110,10 +116,12 @@ MEASURES: dict[str, Measure] = {
     "fisher_rao": Measure(
         invariant.fisher_rao, "Fisher-Rao norm", "norm", UNIT, "Liang et al. (2019)", "one product",
         work=Work(gauss_newton=2),
+        reading="larger means more capacity",
     ),
     "path_norm": Measure(
         paths.path_norm, "l2 path norm", "norm", UNIT, "Neyshabur et al. (2015)",
         "one forward pass of one example", work=Work(),
+        reading="larger means more capacity",
     ),
     "relative_flatness": Measure(
         invariant.relative_flatness, "relative flatness", "curvature", LAYER,
@@ -144,18 +152,20 @@ def standard() -> list[str]:
 
 
 def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
-    """The names, all of them known, each once; `single` ones are one number each."""
+    """The names, all of them known, each once; what fits a pattern; one number each if `single`."""
     if isinstance(names, str):
         raise SpiritlevelError(f"measures is {names!r}; give a list of names: [{names!r}]")
     if isinstance(names, Sequence) and not names:
         raise SpiritlevelError(f"no measure is named; there are: {', '.join(MEASURES)}")
+    found: dict[str, None] = {}
     for name in doors.names("measures", names):
-        if name not in MEASURES:
+        some = [name] if name in MEASURES else fnmatch.filter(MEASURES, name)
+        if not some:
             raise SpiritlevelError(f"unknown measure {name!r}; there are: {', '.join(MEASURES)}")
-    several = [name for name in names if single and MEASURES[name].parts]
-    if several:
-        raise SpiritlevelError(f"{several[0]} is several numbers; choose others")
-    return list(dict.fromkeys(names))
+        if single and name in MEASURES and MEASURES[name].parts:
+            raise SpiritlevelError(f"{name} is several numbers; choose others")
+        found |= dict.fromkeys(one for one in some if not (single and MEASURES[one].parts))
+    return list(found)
 
 
 def register(

@@ -1,0 +1,92 @@
+"""The catalogue of measures, for the terminal and as a page.
+
+python -m spiritlevel.measures.catalogue > docs/measures.md
+"""
+
+from __future__ import annotations
+
+import inspect
+from itertools import groupby
+
+from spiritlevel.measures.base import INVARIANCES, Measure
+from spiritlevel.measures.registry import MEASURES
+from spiritlevel.results.grid import Cell, Column, Grid, cells
+
+COLUMNS = (
+    Column("name", wraps=False),
+    Column("what it is"),
+    Column("invariant"),
+    Column("takes"),
+    Column("from"),
+)
+HEAD = """# Measures
+
+What spiritlevel can measure, made from its registry. `spiritlevel measure --list` prints the same;
+a measure of your own (`@sl.register("name")`) joins it. Parameters are chosen by name, as in
+`sl.measure(objective, ["keskar(eps=5e-4)"])` or `--only "keskar(eps=5e-4)"`.
+
+Invariant under: {invariances}.
+A measure that promises nothing can be changed by rescalings that change no prediction (Dinh et al.,
+2017): read it next to its least value over the orbit, which `sl.audit` shows, and compare networks
+with `sl.compare`.
+
+Which one should I use? To say how sharp a network is, whatever its coordinates: `orbit_spectral`
+and `orbit_trace`, which no rescaling can change; `adaptive_spectral` where outputs are too many for
+them. To compare with a paper: its own measure, at the given point, and `sl.audit` to see what of it
+is coordinates. None of them is known to predict generalization for every family of networks.
+"""
+
+
+def catalogue(names: list[str] | None = None) -> Grid:
+    """All measures, or some, one row each, by family."""
+    rows: list[tuple[Cell, ...]] = []
+    for family, chosen in _families(names):
+        rows.append((Cell(family, "bold"),))
+        for name, entry in chosen:
+            marks = ", ".join(entry.invariances)
+            rows.append(cells(f"  {name}", _formula(entry), marks, entry.cost, entry.reference))
+    below = cells(
+        "invariant: " + "; ".join(f"{name}: {text}" for name, text in INVARIANCES.items()),
+        "Parameters are chosen by name: --only \"keskar(eps=5e-4)\"; patterns: --only 'orbit_*'.",
+        style="dim",
+    )
+    return Grid(COLUMNS, tuple(rows), (), below)
+
+
+def page() -> str:
+    """The same as Markdown, with how to read each."""
+    promises = "; ".join(f"**{name}**: {text}" for name, text in INVARIANCES.items())
+    parts = [HEAD.format(invariances=promises)]
+    for family, chosen in _families(None):
+        parts.append(f"\n## {family.capitalize()}\n")
+        parts += [_entry(name, entry) for name, entry in chosen]
+    return "\n".join(parts)
+
+
+def _families(names: list[str] | None) -> list[tuple[str, list[tuple[str, Measure]]]]:
+    chosen = [(n, entry) for n, entry in MEASURES.items() if names is None or n in names]
+    order = {family: i for i, family in enumerate(dict.fromkeys(e.family for _, e in chosen))}
+    chosen.sort(key=lambda item: order[item[1].family])
+    return [(family, list(some)) for family, some in groupby(chosen, lambda item: item[1].family)]
+
+
+def _formula(entry: Measure) -> str:
+    return (inspect.getdoc(entry.function) or entry.title).splitlines()[0].rstrip(".")
+
+
+def _entry(name: str, entry: Measure) -> str:
+    chosen = ", ".join(f"{key}={value!r}" for key, value in entry.parameters.items())
+    facts = {
+        "invariant": ", ".join(entry.invariances) or "promises nothing",
+        "read": entry.reading or ("larger means sharper" if entry.is_sharpness else ""),
+        "takes": entry.cost,
+        "parameters": chosen and f"`{chosen}`",
+        "from": entry.reference,
+    }
+    told = "; ".join(f"{key}: {text}" for key, text in facts.items() if text)
+    title = "" if entry.parts else f", {entry.title}"
+    return f"- **`{name}`**{title}: `{_formula(entry)}`.\n  {told}."
+
+
+if __name__ == "__main__":
+    print(page())
