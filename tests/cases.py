@@ -240,3 +240,10 @@ def small_net(activation: type[nn.Module] = nn.ReLU) -> Objective:
             F.cross_entropy(net(x), y).backward()
             optimizer.step()
     return Objective(net, (x, y), F.cross_entropy, dtype=torch.float64)
+
+
+def engine_of(operator: sl.Operator) -> Engine:
+    """What sums its products over the batches."""
+    found = operator.matvec.__self__  # type: ignore[attr-defined]
+    assert isinstance(found, Engine)
+    return found

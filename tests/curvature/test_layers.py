@@ -199,10 +199,10 @@ def test_what_single_batches_do_is_seen_on_all_of_them(monkeypatch: pytest.Monke
 def test_large_and_small_inputs_keep_their_squares(size: float) -> None:
     """In float32, whose squares end at 1e38: of gradients of 1e28 here, and of 1e-28."""
     torch.manual_seed(0)
-    layer = nn.Conv1d(2, 3, 2, bias=False)
-    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(9, 3, bias=False))
+    layer, last = nn.Conv1d(2, 3, 2, bias=False), nn.Linear(9, 3, bias=False)
+    model = nn.Sequential(layer, nn.Flatten(), last)
     with torch.no_grad():
-        model[2].weight.mul_(size)
+        last.weight.mul_(size)
         layer.weight.mul_(1 / size**2)
     data = (size * randn(9, 2, 4).float(), randn(9, 3).float())
     objective = sl.Objective(model, data, F.mse_loss, params="0.*")

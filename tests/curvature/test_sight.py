@@ -11,17 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import spiritlevel as sl
-from cases import randn
-from spiritlevel.curvature.engine import Engine
+from cases import engine_of, randn
 from spiritlevel.curvature.sight import Sight
 
 CLASSES = torch.arange(12) % 3
-
-
-def engine_of(operator: sl.Operator) -> Engine:
-    found = operator.matvec.__self__  # type: ignore[attr-defined]
-    assert isinstance(found, Engine)
-    return found
 
 
 class Outside(torch.autograd.Function):

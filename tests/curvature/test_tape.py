@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from cases import BY_NAME, CASES, Case, randn
+from cases import BY_NAME, CASES, Case, engine_of, randn
 from spiritlevel.base import memory
 from spiritlevel.curvature import engine
 from spiritlevel.curvature import tape as tape_module
@@ -24,12 +24,6 @@ KINDS: dict[str, Make] = {
     "ggn": sl.ggn,
     "sampled fisher": lambda objective: sl.fisher(objective, "sampled"),
 }
-
-
-def engine_of(operator: sl.Operator) -> engine.Engine:
-    found = operator.matvec.__self__  # type: ignore[attr-defined]
-    assert isinstance(found, engine.Engine)
-    return found
 
 
 def never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
