@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spiritlevel import Objective
+from spiritlevel.base.operator import Operator
+from spiritlevel.curvature.engine import Engine
 
 N = 10
 SPLITS = ([10], [5, 5], [8, 2], [1] * 10)
@@ -242,7 +244,7 @@ def small_net(activation: type[nn.Module] = nn.ReLU) -> Objective:
     return Objective(net, (x, y), F.cross_entropy, dtype=torch.float64)
 
 
-def engine_of(operator: sl.Operator) -> Engine:
+def engine_of(operator: Operator) -> Engine:
     """What sums its products over the batches."""
     found = operator.matvec.__self__  # type: ignore[attr-defined]
     assert isinstance(found, Engine)
