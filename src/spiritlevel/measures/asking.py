@@ -40,7 +40,7 @@ class Asked:
 
 def asked(texts: Sequence[str]) -> list[Asked]:
     """The measures in a list of names, patterns ("orbit_*") and calls ("keskar(eps=5e-4)")."""
-    if isinstance(texts, str) or not texts:
+    if isinstance(texts, str) or (isinstance(texts, Sequence) and not texts):
         checked(texts)  # says what is wrong with it
     found: dict[str, Asked] = {}
     for text in doors.names("measures", texts):

@@ -22,8 +22,14 @@ COLUMNS = (
 HEAD = """# Measures
 
 What spiritlevel can measure, made from its registry. `spiritlevel measure --list` prints the same;
-a measure of your own (`@sl.register("name")`) joins it. Parameters are chosen by name, as in
-`sl.measure(objective, ["keskar(eps=5e-4)"])` or `--only "keskar(eps=5e-4)"`.
+a measure of your own (`@sl.register("name")`) joins it. Names may be patterns, and choose
+parameters, here and on the command line (`--only "keskar(eps=5e-4),los?"`):
+
+```python
+import spiritlevel as sl
+
+print(sl.measure(sl.default_objective(), ["keskar(eps=5e-4)", "los?"]))
+```
 
 Invariant under: {invariances}.
 A measure that promises nothing can be changed by rescalings that change no prediction (Dinh et al.,

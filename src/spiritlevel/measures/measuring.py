@@ -15,7 +15,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import standard
 from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, described, only_objectives
-from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.loop import Done, one_by_one
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.table import Row, Table
 
@@ -44,27 +44,26 @@ def measure(
     one_of("compile", compile, ("auto", True, False))
     wanted = {one.label: one for one in asked(standard() if names is None else names)}
     begin = time.perf_counter()
-    instruments = Instruments(
-        objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile
-    )
+    tools = Instruments(objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile)
     done = one_by_one(
-        list(wanted),
-        lambda name: _rows(wanted[name], instruments),
-        label="measure",
-        keeps_parts=True,
+        list(wanted), lambda label: _rows(wanted[label], tools), label="measure", keeps_parts=True
     )
+    return _table(done, tools, begin)
+
+
+def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
     rows = [row for found in done.found.values() for row in found]
-    standing = None if done.interrupted else rest(instruments)
+    standing = None if done.interrupted else rest(tools)
     paid = sum(row.estimate.matvecs for row in rows if not row.shared)
     paid += 0 if standing is None else standing.products
     told = provenance(
         begin,
-        [*objective.notes, *_remarks(instruments)],
+        [*tools.objective.notes, *_remarks(tools)],
         done,
-        **described(objective),
-        seed=seed,
+        **described(tools.objective),
+        seed=tools.seed,
         products=paid,
-        **_product(instruments),
+        **_product(tools),
     )
     return Table(tuple(rows), standing, told)
 
