@@ -14,7 +14,7 @@ from torch import Tensor
 import spiritlevel as sl
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
-from spiritlevel.spectral import krylov, probe
+from spiritlevel.spectral import probe
 from spiritlevel.spectral.probes import within
 
 SPECTRUM = torch.cat(
@@ -33,17 +33,6 @@ def matrix(eigenvalues: Tensor, seed: int = 0) -> Tensor:
 
 def operator(eigenvalues: Tensor = SPECTRUM, seed: int = 0) -> Operator:
     return sl.from_matrix(matrix(eigenvalues, seed))
-
-
-def test_a_basis_too_large_for_blas_is_the_same_basis(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = sl.eigenpairs(operator(), 3, tol=1e-9)
-    monkeypatch.setattr(krylov, "BLAS", 28)
-    pieces = sl.eigenpairs(operator(), 3, tol=1e-9)
-    for one, other in zip(whole.values, pieces.values, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-12)
-    overlap = (pieces.vectors * whole.vectors).sum(0).abs()
-    torch.testing.assert_close(overlap, torch.ones(3).double(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(pieces.images, operator() @ pieces.vectors, rtol=0, atol=1e-6)
 
 
 # Eigenpairs -----------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ def _points(units: dict[str, float], clock: _Clock, found: float, moves: bool) -
         return Share("points", "points and proofs", 1, 0.0, 0.0, 0.0, found)
     count = len(POINTS)
     proofs = (3 + PROOF * count) * clock.seconds("proofs")
-    sharpening = SHARPENING * units.get("products", clock.seconds("products"))
+    each = units["products"] if "products" in units else clock.seconds("products")
+    sharpening = SHARPENING * each
     return Share(
         "points",
         "points and proofs",
@@ -167,7 +168,7 @@ def _way(units: dict[str, float], clock: _Clock) -> Share:
     products, passes = stops * SPECTRUM * part, stops * WIDTH * part
     plain = clock.seconds("passes")
     slower = clock.seconds("proofs") / plain if plain else 1.0
-    each = units.get("products", clock.seconds("products"))
+    each = units["products"] if "products" in units else clock.seconds("products")
     seconds = slower * (products * each + passes * plain)
     return Share("way", "figure of the report", stops, products, 0.0, passes, seconds)
 

@@ -59,17 +59,18 @@ def of_family(families: Sequence[str]) -> list[str]:
 
 def _call(text: str) -> Asked:
     """keskar(eps=5e-4): a name and literals by name, nothing that is run."""
+    unreadable = SpiritlevelError(
+        f"cannot read {text!r}; name a measure, with parameters as in keskar(eps=5e-4)"
+    )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        assert isinstance(tree, ast.Call)
-        assert isinstance(tree.func, ast.Name)
-        assert not tree.args
-        values = {str(key.arg): ast.literal_eval(key.value) for key in tree.keywords}
-        assert all(key.arg for key in tree.keywords)
-    except (AssertionError, SyntaxError, ValueError):
-        raise SpiritlevelError(
-            f"cannot read {text!r}; name a measure, with parameters as in keskar(eps=5e-4)"
-        ) from None
+        if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)) or tree.args:
+            raise unreadable
+        values = {key.arg: ast.literal_eval(key.value) for key in tree.keywords if key.arg}
+    except (SyntaxError, ValueError):
+        raise unreadable from None
+    if len(values) != len(tree.keywords):  # **more
+        raise unreadable
     [name] = checked([tree.func.id])
     MEASURES[name].accept(values)
     return Asked(name, values)
