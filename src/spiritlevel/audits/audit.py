@@ -150,7 +150,7 @@ class _Work:
             "sharpened": self._sharpened,
             "balanced": lambda: _bottom(self.here.least_trace),
         }
-        if any(MEASURES[name].invariances == ("layer",) for name in names):
+        if any(_of_layers(MEASURES[name]) for name in names):
             layers = group.layerwise()
             random = layers.random(self.seed, self.strength)
             ways["layers"] = lambda: (group.of_layers(random), None)
@@ -204,6 +204,11 @@ class _Work:
 
     def places(self, measure: Measure) -> list[str]:
         return [name for name in wanted_points(measure) if name in self.points]
+
+
+def _of_layers(measure: Measure) -> bool:
+    """Whether it promises to stay where whole layers lead, and no more."""
+    return measure.promises("layer") and not measure.promises("unit")
 
 
 def wanted_points(measure: Measure) -> tuple[str, ...]:

@@ -19,6 +19,16 @@ from spiritlevel.base.operator import scaled
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded, tensor
 from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.measures.base import (
+    BOTH_ENDS,
+    DIAGONAL,
+    DINH,
+    PERMUTATION,
+    TOP,
+    Bottom,
+    Measure,
+    Work,
+)
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.spectral import eigenpairs
@@ -242,3 +252,60 @@ def _keskar(instruments: Instruments, box: Tensor, forth, back, eps: float) -> E
         seconds=time.perf_counter() - begin,
         status=Status.LOWER_BOUND,
     )
+
+
+ENTRIES: dict[str, Measure] = {
+    "eps_sharpness": Measure(
+        eps_sharpness,
+        title="eps-sharpness",
+        family="worst case",
+        invariances=PERMUTATION,
+        reference=DINH,
+        cost="about 40 gradients",
+        is_sharpness=True,
+        work=Work(gradients=40),
+    ),
+    "eps_sharpness_quadratic": Measure(
+        eps_sharpness_quadratic,
+        title="eps-sharpness, order 2",
+        family="worst case",
+        invariances=PERMUTATION,
+        reference=DINH,
+        cost=TOP,
+        shares="extremes",
+        ends=2,
+        is_sharpness=True,
+        bottom=Bottom("spectral", factor=quadratic_factor, signed=True),
+        work=BOTH_ENDS,
+    ),
+    "keskar": Measure(
+        keskar,
+        title="Keskar sharpness",
+        family="worst case",
+        invariances=PERMUTATION,
+        reference="Keskar et al. (2017)",
+        cost="12 gradients",
+        is_sharpness=True,
+        work=Work(passes=12, gradients=12),
+    ),
+    "keskar_subspace": Measure(
+        keskar_subspace,
+        title="Keskar, 100 directions",
+        family="worst case",
+        invariances=PERMUTATION,
+        reference="Keskar et al. (2017)",
+        cost="12 gradients",
+        is_sharpness=True,
+        work=Work(passes=12, gradients=12),
+    ),
+    "adaptive_worst": Measure(
+        adaptive_worst,
+        title="adaptive worst case",
+        family="worst case",
+        invariances=DIAGONAL,
+        reference="Kwon et al. (2021)",
+        cost="about 50 gradients",
+        is_sharpness=True,
+        work=Work(gradients=50),
+    ),
+}

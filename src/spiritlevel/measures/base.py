@@ -16,11 +16,29 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.minimum import Norm
 
-Invariance = Literal["unit", "layer"]
+Invariance = Literal["layer", "unit", "diagonal", "permutation", "output"]
 INVARIANCES: dict[str, str] = {
-    "unit": "no rescaling that keeps the predictions changes it, not even one of a single unit",
     "layer": "no rescaling of whole layers that keeps the predictions changes it",
+    "unit": "nor does one of single units",
+    "diagonal": "nor do other units of measurement for every parameter",
+    "permutation": "renumbering hidden units does not change it",
+    "output": "multiplying all outputs by one number does not change it",
 }
+STRONGER: dict[str, tuple[str, ...]] = {"layer": ("unit", "diagonal"), "unit": ("diagonal",)}
+
+PERMUTATION: tuple[Invariance, ...] = ("permutation",)
+LAYER: tuple[Invariance, ...] = ("layer", "permutation")
+UNIT: tuple[Invariance, ...] = ("unit", "permutation")
+DIAGONAL: tuple[Invariance, ...] = ("diagonal", "permutation")
+
+Need = Literal["init", "losses"]
+NEEDS: dict[str, str] = {
+    "init": "the weights before training",
+    "losses": "the training losses, one for each step",
+}
+
+DINH = "Dinh et al. (2017)"
+TRACE, TOP = "20 to 200 products", "10 to 50 products"
 
 
 @dataclass(frozen=True)
@@ -53,12 +71,18 @@ class Work:
     rough: float = 1.0
 
 
+PROBES = Work(products=30, rough=1 / 3)
+ONE_END, BOTH_ENDS = Work(products=12), Work(products=50)
+TWO: tuple[str, ...] = ("here", "moved")  # points of an audit, for what takes many products
+
+
 @dataclass(frozen=True)
 class Measure:
     """A number about an objective: how it is computed, where it is from, what it promises.
 
     `invariances` are promises, held to random group elements by the tests and by every audit;
-    "unit" includes "layer". `cost` is in words, `work` in numbers where they are known. `shares`
+    "diagonal" includes "unit" includes "layer". `needs` is what has to be given beside the
+    objective. `cost` is in words, `work` in numbers where they are known. `shares`
     names the computation of Instruments whose cost it shares, and `ends` how many ends of the
     spectrum it needs of it. `standard` ones are measured unasked; `parts` are several numbers. More
     of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
@@ -81,6 +105,7 @@ class Measure:
     points: tuple[str, ...] = ()
     work: Work | None = None
     reading: str = ""
+    needs: tuple[Need, ...] = ()
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -88,22 +113,37 @@ class Measure:
         known = list(inspect.signature(self.function).parameters.values())[1:]
         return {p.name: p.default for p in known}
 
-    def __call__(self, objective: Objective, *, seed: int = 0, **parameters: Any) -> Estimate:
+    def __call__(
+        self,
+        objective: Objective,
+        *,
+        seed: int = 0,
+        init: Any = None,
+        losses: Any = None,
+        **parameters: Any,
+    ) -> Estimate:
         """The measure of one objective, with `parameters` of its own."""
         only_objectives(objective)
         seeded(seed)
         self.accept(parameters)
-        found = self.function(Instruments(objective, seed=seed), **parameters)
+        tools = Instruments(objective, seed=seed, init=init, losses=losses)
+        found = self.function(tools, **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title} is several numbers: use measure()")
         return found
 
     def accept(self, parameters: dict[str, Any]) -> None:
-        """Refuse what it does not have, and what is no positive number in the place of one."""
+        """Refuse what it does not have, and what is of another kind than its default."""
         for name, value in parameters.items():
             one_of(f"the parameter of {self.title}", name, self.parameters)
-            if isinstance(self.parameters[name], float):
+            default = self.parameters[name]
+            if isinstance(default, bool):
+                one_of(name, value, (True, False))
+            elif isinstance(default, int):
+                number(name, value, 1, whole=True)
+            elif isinstance(default, float):
                 number(name, value, above=0)
 
     def promises(self, invariance: Invariance) -> bool:
-        return "unit" in self.invariances or invariance in self.invariances
+        ways = (invariance, *STRONGER.get(invariance, ()))
+        return any(way in self.invariances for way in ways)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.operator import Operator
 from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
 from spiritlevel.curvature.engine import CompileChoice
+from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, within
 from spiritlevel.symmetry import Group, symmetries
 
+T = TypeVar("T")
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
 
@@ -27,6 +30,7 @@ class Instruments:
     `tol` is the relative residual of eigenvalues, `rtol` the relative standard error of traces
     and norms, `budget` the most products for either, `least_probes` the fewest random ones. Orbit
     minima come with the proof that their point is the same network, unless `certify` is False.
+    `init` are the weights before training, `losses` those of its steps, where measures need them.
     """
 
     def __init__(
@@ -42,8 +46,11 @@ class Instruments:
         compile: CompileChoice = "auto",
         group: Group | None = None,
         certify: bool = True,
+        init: Given = None,
+        losses: Sequence[float] | None = None,
     ) -> None:
         self.objective = objective
+        self._init, self._losses = init, losses
         if group is not None:
             self.__dict__["group"] = group
         self.seed, self.tol, self.rtol, self.budget = seed, tol, rtol, budget
@@ -126,6 +133,32 @@ class Instruments:
             blocks=self.hessian.spans,
             seed=self.seed,
         )
+
+    @functools.cached_property
+    def init(self) -> Tensor:
+        """The parameters before training, as one flat vector."""
+        if self._init is None:
+            raise SpiritlevelError(
+                "this compares with the weights before training; give init=, the module, its "
+                "state_dict() or an Objective from before training"
+            )
+        return before_training(self.objective, self._init)
+
+    @functools.cached_property
+    def losses(self) -> list[float]:
+        """The training losses, one for each step."""
+        if self._losses is None:
+            raise SpiritlevelError(
+                "this is read from the course of the training; give losses=, the training loss "
+                "of every step"
+            )
+        return [float(loss) for loss in self._losses]
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A computation that several measures of a family share: made when first asked for."""
+        if name not in self.__dict__:
+            self.__dict__[name] = make()
+        return self.__dict__[name]
 
     def used(self, name: str) -> bool:
         """Whether a shared computation has been made already."""

@@ -14,6 +14,17 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.curvature import ggn
+from spiritlevel.measures.base import (
+    DIAGONAL,
+    LAYER,
+    ONE_END,
+    PROBES,
+    TOP,
+    TRACE,
+    TWO,
+    Measure,
+    Work,
+)
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.spectral import eigenpairs, probe
 from spiritlevel.spectral.probes import within
@@ -99,3 +110,38 @@ def _compressed(operator: Operator, span: slice, root: Tensor) -> Operator:
         return torch.tensordot(root.T, image, 1).reshape(-1, *columns)
 
     return Operator(rank * inputs, operator.dtype, operator.device, matvec, name="one layer")
+
+
+ENTRIES: dict[str, Measure] = {
+    "adaptive_spectral": Measure(
+        adaptive_spectral,
+        title="adaptive curvature",
+        family="curvature",
+        invariances=DIAGONAL,
+        reference="Kwon et al. (2021), second order",
+        cost=TOP,
+        is_sharpness=True,
+        points=TWO,
+        work=ONE_END,
+    ),
+    "fisher_rao": Measure(
+        fisher_rao,
+        title="Fisher-Rao norm",
+        family="norm",
+        invariances=DIAGONAL,
+        reference="Liang et al. (2019)",
+        cost="one product",
+        work=Work(gauss_newton=2),
+        reading="larger means more capacity",
+    ),
+    "relative_flatness": Measure(
+        relative_flatness,
+        title="relative flatness",
+        family="curvature",
+        invariances=LAYER,
+        reference="Petzka et al. (2021)",
+        cost=TRACE,
+        is_sharpness=True,
+        work=PROBES,
+    ),
+}

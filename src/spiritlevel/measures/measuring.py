@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.base.doors import one_of
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.asking import Asked, asked
+from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import standard
 from spiritlevel.measures.rest import rest
@@ -32,22 +34,35 @@ def measure(
     rtol: float = 0.05,
     budget: int = 200,
     compile: CompileChoice = "auto",
+    init: Given = None,
+    losses: Sequence[float] | None = None,
 ) -> Table:
     """A table of the named measures (the standard ones if None), each with its error and cost.
 
     Names may be patterns ("orbit_*") and choose parameters ("keskar(eps=5e-4)").
     Eigenvalues stop at the relative residual `tol`, traces and norms at the relative standard
-    error `rtol`, either at `budget` products. Interrupted, it returns the rows that are done.
+    error `rtol`, either at `budget` products. `init` are the weights before training (a module, a
+    state_dict, an Objective) and `losses` the training loss of every step, for those that need
+    them. What cannot be had is left out with the reason, unless it was all that was asked for.
+    Interrupted, it returns the rows that are done.
     """
     only_objectives(objective)
     accuracy(tol, rtol, budget, seed)
     one_of("compile", compile, ("auto", True, False))
+    refuse_given(objective, init, losses)
     wanted = {one.label: one for one in asked(standard() if names is None else names)}
     begin = time.perf_counter()
-    tools = Instruments(objective, seed=seed, tol=tol, rtol=rtol, budget=budget, compile=compile)
+    settings = {"tol": tol, "rtol": rtol, "budget": budget, "compile": compile}
+    tools = Instruments(objective, seed=seed, init=init, losses=losses, **settings)
     done = one_by_one(
-        list(wanted), lambda label: _rows(wanted[label], tools), label="measure", keeps_parts=True
+        list(wanted),
+        lambda label: _rows(wanted[label], tools),
+        label="measure",
+        refuses=(SpiritlevelError,),
+        keeps_parts=True,
     )
+    if not done.found and done.refused:
+        raise SpiritlevelError(next(iter(done.refused.values())))
     return _table(done, tools, begin)
 
 
@@ -72,10 +87,18 @@ def _rows(one: Asked, instruments: Instruments) -> list[Row]:
     entry = one.entry
     shared = bool(entry.shares) and instruments.used(entry.shares)
     found = entry.function(instruments, **one.parameters)
+    kind = {"family": entry.family, "invariances": entry.invariances}
     if isinstance(found, Estimate):
-        return [Row(one.label, one.title, found, shared)]
+        return [Row(one.label, one.title, found, shared, **kind)]
     return [
-        Row(f"{one.label}.{part}", f"{one.title} {part}", estimate, shared or i > 0, part=True)
+        Row(
+            f"{one.label}.{part}",
+            f"{one.title} {part}",
+            estimate,
+            shared or i > 0,
+            part=True,
+            **kind,
+        )
         for i, (part, estimate) in enumerate(found.items())
     ]
 

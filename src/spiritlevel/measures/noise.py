@@ -12,6 +12,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.measures.base import DIAGONAL, PERMUTATION, Bottom, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.spectral.probes import standard_error
@@ -74,3 +75,28 @@ def adaptive_average(instruments: Instruments, sigma: float = ADAPTIVE_SIGMA) ->
     """E over d ~ N(0, sigma^2 diag(theta^2)) of L(theta + d) - L (Andriushchenko et al., 2023)."""
     spread = sigma * instruments.objective.vector.abs()
     return mean_rise(instruments.objective, spread, rtol=instruments.rtol, seed=instruments.seed)
+
+
+ENTRIES: dict[str, Measure] = {
+    "expected_sharpness": Measure(
+        expected_sharpness,
+        title="expected sharpness",
+        family="noise",
+        invariances=PERMUTATION,
+        reference="Neyshabur et al. (2017)",
+        cost="32 to 256 forward passes",
+        is_sharpness=True,
+        bottom=Bottom("trace", factor=lambda _: SIGMA**2 / 2, order=2),
+        work=Work(passes=32),
+    ),
+    "adaptive_average": Measure(
+        adaptive_average,
+        title="adaptive average",
+        family="noise",
+        invariances=DIAGONAL,
+        reference="Andriushchenko et al. (2023)",
+        cost="32 to 256 forward passes",
+        is_sharpness=True,
+        work=Work(passes=64),
+    ),
+}

@@ -17,6 +17,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
+from spiritlevel.measures.base import UNIT, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
@@ -149,3 +150,17 @@ class _Squared(Traversal):
                 f"{name_of(node)} is no such"
             ) from None
         return found
+
+
+ENTRIES: dict[str, Measure] = {
+    "path_norm": Measure(
+        path_norm,
+        title="l2 path norm",
+        family="norm",
+        invariances=UNIT,
+        reference="Neyshabur et al. (2015)",
+        cost="one forward pass of one example",
+        work=Work(),
+        reading="larger means more capacity",
+    ),
+}

@@ -84,7 +84,7 @@ def supremum(
         return Supremum("reached", target, here, "the given point", objective)
     if not group.dim:
         return Supremum("bounded", target, here, "no rescaling keeps the predictions")
-    if "unit" in getattr(measure, "invariances", ()):
+    if {"unit", "diagonal"} & set(getattr(measure, "invariances", ())):
         return _promised(objective, group, function, here, target, seed)
     return _pushed(objective, group, function, here, target, seed)
 

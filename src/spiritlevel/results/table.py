@@ -16,8 +16,17 @@ COLUMNS = (
     Column("measure"),
     Column("value", right=True),
     Column("error"),
+    Column("invariant"),
     Column("products", right=True),
     Column("seconds", right=True),
+)
+
+
+MARKS = {"layer": "L", "unit": "U", "diagonal": "D", "permutation": "P", "output": "O"}
+LEGEND = (
+    "keeps its value under: L rescaling of whole layers, U of single units too, D other units of "
+    "measurement for every parameter too, P renumbering of hidden units, O a multiple of all "
+    "outputs"
 )
 
 
@@ -34,6 +43,7 @@ class Row:
     """One measure: its name, its title, its estimate.
 
     It is `shared` if a row above paid for it, and a `part` of the measure if that is several.
+    `invariances` are what leaves it as it is, by its promise.
     """
 
     name: str
@@ -41,9 +51,16 @@ class Row:
     estimate: Estimate
     shared: bool = False
     part: bool = False
+    family: str = ""
+    invariances: tuple[str, ...] = ()
 
-    def cells(self) -> tuple[str, str, str, str, str]:
-        """Title, value, error, products, seconds as text."""
+    @property
+    def marks(self) -> str:
+        """The invariances by their first letters: L, U, D, P, O."""
+        return " ".join(MARKS[name] for name in self.invariances)
+
+    def cells(self) -> tuple[str, str, str, str, str, str]:
+        """Title, value, error, marks, products, seconds as text."""
         e = self.estimate
         exact = e.stderr is None and e.residual is None
         if self.shared:
@@ -54,7 +71,7 @@ class Row:
         if e.status is Status.LOWER_BOUND:
             error = "or more"
         title = f"  {self.title}" if self.part else self.title
-        return title, format_value(e.value, e.error), error, cost, seconds
+        return title, format_value(e.value, e.error), error, self.marks, cost, seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +98,26 @@ class Table(Result, kind="table", schema=2):
         return iter(self.rows)
 
     def grid(self) -> Grid:
-        rows = []
-        for row in self.rows:
-            e = row.estimate
-            rows.append(cells(*row.cells()))
-            if not e.converged:
-                rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
+        rows: list[tuple[Cell, ...]] = []
+        for family, members in self.families().items():
+            if len(self.families()) > 1:
+                rows.append((Cell(family, "bold"),))
+            for row in members:
+                e = row.estimate
+                rows.append(cells(*row.cells()))
+                if not e.converged:
+                    rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
         verdict = cells(self.verdict, "", style="bold") if self.verdict else ()
-        return Grid(COLUMNS, tuple(rows), (), (*verdict, *cells(*self.lines(), style="dim")))
+        legend = cells(LEGEND, style="dim") if any(row.marks for row in self.rows) else ()
+        below = (*verdict, *legend, *cells(*self.lines(), style="dim"))
+        return Grid(COLUMNS, tuple(rows), (), below)
+
+    def families(self) -> dict[str, list[Row]]:
+        """The rows by family, in the order in which families come."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.family, []).append(row)
+        return found
 
     def lines(self) -> list[str]:
         """What was done and how well it is known, in words."""
@@ -117,6 +146,7 @@ class Table(Result, kind="table", schema=2):
         return [
             {
                 "name": row.name,
+                "family": row.family,
                 "value": row.estimate.value,
                 "stderr": row.estimate.stderr,
                 "residual": row.estimate.residual,
