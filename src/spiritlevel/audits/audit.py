@@ -15,7 +15,6 @@ from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.base.operator import scaled
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
@@ -193,13 +192,8 @@ class _Work:
         budget = min(ELSEWHERE["budget"], self.accuracy["budget"])
         rough = {**ELSEWHERE, "budget": budget, "certify": False}  # values only, for comparison
         found = Instruments(twin, **rough, **self.settings)
-        if certificate.verdict != "exact":  # then the law does not hold either
-            return found
-        scales = 1 / self.group.flat_factors(element, self.objective.shapes)
-        found.share(
-            hessian=lambda: scaled(self.here.hessian, scales),
-            diagonal=lambda: self.here.diagonal.scaled(scales),
-        )
+        if certificate.verdict == "exact":  # else the law does not hold either
+            found.follow(self.here, element)
         return found
 
     def places(self, measure: Measure) -> list[str]:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spiritlevel.audits.least import Bottoms
 from spiritlevel.audits.verdicts import ALIKE, SURE, differ
@@ -63,7 +64,8 @@ def compare(
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
     begin = time.perf_counter()
-    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
+    both_ends = any(MEASURES[name].ends == 2 for name in names)
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget, "both_ends": both_ends}
     work = _Work(
         {n: Bottoms(Instruments(o, **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
@@ -120,7 +122,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
     if decided and not invariant:
         ends = work.least(name, sharper, high), work.least(name, other, low)
         least = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
-        turned = _turned(work, name, other, high)
+        turned = _turned(work, name, other, high, low)
     answer = _answer(invariant, least) if decided else _close(high, low)
     return Pair(
         name,
@@ -144,19 +146,27 @@ def _close(high: Estimate, low: Estimate) -> Answer:
     return Answer.EQUAL if apart <= EQUAL * abs(low.value) else Answer.UNDECIDED
 
 
-def _turned(work: _Work, name: str, other: str, high: Estimate) -> Turned | None:
+def _turned(work: _Work, name: str, other: str, high: Estimate, low: Estimate) -> Turned | None:
     """The smaller one made larger than the larger one, with its predictions."""
-    instruments, measure = work.networks[other].instruments, MEASURES[name]
+    network, measure = work.networks[other], MEASURES[name]
+    instruments = network.instruments
     target = 1.1 * (high.value + SURE * high.error)
     if not target > 0:
         return None
+
+    def value(point: Objective) -> Any:
+        if point is instruments.objective:
+            return low
+        return measure.function(network.twin(point, measure.ends == 2))
+
     try:
         found = supremum(
             instruments.objective,
             instruments.group,
-            measure,
+            value,
             target=target,
             seed=instruments.seed,
+            operator=instruments.hessian if instruments.used("hessian") else None,
         )
     except SpiritlevelError as error:
         work.notes.append(f"{name} of {other} was not turned: {error}")

@@ -11,12 +11,15 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.matrices import Kind
 from spiritlevel.measures.base import Bottom
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import Objective
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.orbit.minimum import Norm
+from spiritlevel.orbit.program import Matrix
 from spiritlevel.results.comparison import Interval
 
 TOL = 2e-3  # of the least norms of the Hessian
 SLACK = 3  # tolerances by which a search that came to rest may lie above the minimum
+ROUGH = {"tol": 1e-2, "rtol": 0.05, "budget": 40, "least_probes": 8}
 DOMINANT = 0.5  # of the largest eigenvalue: a smallest one that is surely not the norm
 
 
@@ -64,15 +67,28 @@ class Bottoms:
             tools.objective,
             tools.group,
             norm=norm,
-            operator=matrix,
+            operator=Matrix(matrix, lambda: tools.hessian, False, matrix)
+            if matrix == "hessian"
+            else matrix,
             tol=TOL,
             seed=tools.seed,
             diagonal=tools.diagonal,
         )
 
+    def twin(self, point: Objective, both_ends: bool) -> Instruments:
+        """At another point of the orbit, where values are wanted and no digits."""
+        here = self.instruments
+        settings = {"seed": here.seed, "group": here.group, "compile": False, "certify": False}
+        found = Instruments(point, **ROUGH, both_ends=both_ends, **settings)
+        if not here.group.norms:  # their eps would have to move along: the law would not hold
+            now = {**here.objective.buffers, **here.objective.params}
+            there = {**point.buffers, **point.params}
+            found.follow(here, here.group.locate(now, there))
+        return found
+
     def _dominates(self, least: OrbitMinimum) -> bool:
         """Whether the largest eigenvalue is the norm where that is least, and none is near it."""
-        there = Instruments(least.objective, seed=self.instruments.seed, compile=False)
+        there = self.twin(least.objective, both_ends=True)
         ends = [e.value for e in there.extremes.values]
         return -min(ends) <= DOMINANT * max(ends)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.operator import Operator
+from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
 from spiritlevel.curvature.engine import CompileChoice
@@ -57,6 +57,14 @@ class Instruments:
         self.least_probes, self.both_ends, self.certify = least_probes, both_ends, certify
         self.compile: CompileChoice = compile
         self._shared: dict[str, Callable[[], Any]] = {}
+
+    def follow(self, here: Instruments, element: Tensor) -> None:
+        """Take D^-1 H D^-1 from the products there: this is its twin at an element of the group."""
+        scales = 1 / here.group.flat_factors(element, here.objective.shapes)
+        self.share(
+            hessian=lambda: scaled(here.hessian, scales),
+            diagonal=lambda: here.diagonal.scaled(scales),
+        )
 
     def share(self, **known: Callable[[], Any]) -> None:
         """Take some computations from elsewhere instead of making them."""

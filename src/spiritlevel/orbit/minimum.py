@@ -121,7 +121,7 @@ def minimum(
     group: Group | None = None,
     *,
     norm: Norm | str = "spectral",
-    operator: Kind | Operator = "ggn",
+    operator: Kind | Operator | Matrix = "ggn",
     tol: float = 5e-3,
     seed: int = 0,
     diagonal: GaussNewtonDiagonal | None = None,

@@ -61,8 +61,10 @@ class Matrix:
     kind: Kind | None  # None: given from outside
 
 
-def matrix_of(objective: Objective, given: Kind | Operator) -> Matrix:
+def matrix_of(objective: Objective, given: Kind | Operator | Matrix) -> Matrix:
     """The Gauss-Newton matrix is positive where a diagonal is found: a concave loss has none."""
+    if isinstance(given, Matrix):
+        return given
     if isinstance(given, Operator):
         if given.size != objective.size:
             raise SpiritlevelError(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, format_value
+from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
@@ -62,11 +63,13 @@ def supremum(
     *,
     target: float,
     seed: int = 0,
+    operator: Operator | None = None,
 ) -> Supremum:
     """A network with the same predictions at which a measure is at least `target`.
 
     `measure` is "spectral", "trace" or "frobenius" (of the Hessian: a closed form, any target), or
-    any function of an Objective, such as an entry of MEASURES.
+    any function of an Objective, such as an entry of MEASURES. `operator` is the Hessian, where it
+    is known already.
     """
     only_objectives(objective)
     doors.number("target", target, above=0)
@@ -86,7 +89,7 @@ def supremum(
         return Supremum("bounded", target, here, "no rescaling keeps the predictions")
     if {"unit", "diagonal"} & set(getattr(measure, "invariances", ())):
         return _promised(objective, group, function, here, target, seed)
-    return _pushed(objective, group, function, here, target, seed)
+    return _pushed(objective, group, function, here, target, seed, operator)
 
 
 def _promised(
@@ -111,12 +114,18 @@ def _promised(
 
 
 def _pushed(
-    objective: Objective, group: Group, function: AnyMeasure, here: float, target: float, seed: int
+    objective: Objective,
+    group: Group,
+    function: AnyMeasure,
+    here: float,
+    target: float,
+    seed: int,
+    operator: Operator | None,
 ) -> Supremum:
     """Along the way that sharpens the Hessian without bound, then wherever a search leads."""
     best, aim = here, max(target, 1.0)
     for _ in range(TRIES):
-        witness = _sharpened(objective, group, aim)
+        witness = _sharpened(objective, group, aim, operator)
         if witness is None:
             break
         value = number(function(witness.objective))
@@ -136,8 +145,10 @@ def _pushed(
     return Supremum("not reached", target, max(best, span.high), reason)
 
 
-def _sharpened(objective: Objective, group: Group, aim: float) -> Sharpened | None:
+def _sharpened(
+    objective: Objective, group: Group, aim: float, operator: Operator | None
+) -> Sharpened | None:
     try:
-        return sharpen(objective, target=aim, group=group)
+        return sharpen(objective, target=aim, group=group, operator=operator)
     except SpiritlevelError:  # no curvature to sharpen, or beyond the range of the numbers
         return None
