@@ -116,3 +116,15 @@ def test_bad_arguments() -> None:
         sl.orbit.supremum(objective, target=-1)
     with pytest.raises(sl.SpiritlevelError, match="evaluations=1"):
         sl.orbit.search(objective, None, lambda o: 1.0, evaluations=1)
+
+
+def test_a_search_that_starts_near_the_minimum_finds_it_sooner() -> None:
+    objective = conformance.objective()
+    group = sl.symmetries(objective)
+    far = sl.orbit.minimum(objective, group, operator="hessian", tol=1e-3)
+    near = sl.orbit.minimum(objective, group).log_scales
+    found = sl.orbit.minimum(objective, group, operator="hessian", tol=1e-3, start=near)
+    assert found.value == pytest.approx(far.value, rel=1e-3)
+    assert found.products < far.products
+    with pytest.raises(sl.SpiritlevelError, match=r"start has the shape \(3,\)"):
+        sl.orbit.minimum(objective, group, start=near[:3])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from spiritlevel.audits.verdicts import ALIKE, SURE
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
@@ -63,6 +65,7 @@ class Bottoms:
         tools = self.instruments
         if matrix == "ggn" and norm != "frobenius":
             return tools.least_trace if norm == "trace" else tools.least_norm
+        near = self._near() if norm == "spectral" else None
         return minimum(
             tools.objective,
             tools.group,
@@ -73,7 +76,16 @@ class Bottoms:
             tol=TOL,
             seed=tools.seed,
             diagonal=tools.diagonal,
+            certify=tools.certify,
+            start=near,
         )
+
+    def _near(self) -> Tensor | None:
+        """Where the Gauss-Newton norm is least: near a minimum, that of the Hessian is not far."""
+        try:
+            return self.instruments.least_norm.log_scales
+        except SpiritlevelError:  # a loss without such a matrix
+            return None
 
     def twin(self, point: Objective, both_ends: bool) -> Instruments:
         """At another point of the orbit, where values are wanted and no digits."""

@@ -20,7 +20,7 @@ from spiritlevel.base.estimate import Status, format_error, format_value
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensor_doors import seeded
+from spiritlevel.base.tensor_doors import seeded, tensor
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, sampled_traces
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
@@ -126,6 +126,7 @@ def minimum(
     seed: int = 0,
     diagonal: GaussNewtonDiagonal | None = None,
     certify: bool = True,
+    start: Tensor | None = None,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
@@ -134,7 +135,8 @@ def minimum(
     becomes D^-1 A D^-1 along the orbit, such as fisher(objective). `tol` is the relative gap
     between the value and its lower bound at which the spectral norm stops. `diagonal` is that of
     the Gauss-Newton matrix, where it is known already. Without `certify`, that the point at the
-    bottom is the same network is seen when it is asked for. NORMS holds the norms.
+    bottom is the same network is seen when it is asked for. `start` are log-scales from which the
+    norms of a Hessian are searched: those of a minimum that is near. NORMS holds the norms.
     """
     one_of("norm", norm, NORMS)
     number("tol", tol, 0)
@@ -142,6 +144,8 @@ def minimum(
     _refuse(objective, group, diagonal)
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
+    if start is not None:
+        problem = _from(problem, start)
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
     seen = found.point if certify else None
     return replace(found, seen=seen, seconds=time.perf_counter() - begin)
@@ -166,6 +170,13 @@ def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
         status=Status.CONVERGED if found.converged else Status.BUDGET,
         stderr=found.stderr,
     )
+
+
+def _from(problem: Problem, start: Tensor) -> Problem:
+    """The same problem, searched from other log-scales."""
+    tensor("start", start, problem.group.dim)
+    t = np.where(problem.free > 0, start.detach().double().cpu().numpy(), problem.start.t)
+    return replace(problem, begin=t)
 
 
 def _refuse(objective: Any, group: Any, diagonal: Any) -> None:
@@ -284,11 +295,11 @@ def _spectral(problem: Problem, tol: float, seed: int) -> Solution:
     operator, psd = operator_of(problem), problem.matrix.psd
     if psd:
         found = least_eigenvalue(
-            operator, problem.cells, problem.blocks, problem.start.t, problem.free, tol, seed
+            operator, problem.cells, problem.blocks, problem.begin, problem.free, tol, seed
         )
         bound: float | None = found.lower_bound
     else:
-        found = least_norm(operator, problem.cells, problem.start.t, problem.free, tol, seed)
+        found = least_norm(operator, problem.cells, problem.begin, problem.free, tol, seed)
         bound = None
     before, cost = _norm_here(operator, seed)
     imbalance = _imbalance(problem, found)

@@ -91,6 +91,7 @@ class Problem:
     masses: Array  # of the same, by cell, with what is one-sided divided out
     free: Array
     start: Balance
+    begin: Array  # log-scales from which norms are searched
     scale: Tensor
     dead: int
     divided_out: tuple[str, ...]
@@ -130,6 +131,7 @@ def problem_of(
         masses=masses,
         free=(~(start.dead | start.one_sided)).astype(float),
         start=start,
+        begin=start.t,
         scale=scale,
         dead=int(found.dead.sum()),
         divided_out=tuple(group.generators[i].name for i in divided),
