@@ -119,7 +119,7 @@ def test_bad_arguments() -> None:
 
 
 def test_a_search_that_starts_near_the_minimum_finds_it_sooner() -> None:
-    objective = conformance.objective()
+    objective = sl.default_objective()
     group = sl.symmetries(objective)
     far = sl.orbit.minimum(objective, group, operator="hessian", tol=1e-3)
     near = sl.orbit.minimum(objective, group).log_scales
