@@ -18,6 +18,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
+from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.measures.rest import rest
@@ -67,6 +68,8 @@ def audit(
     budget: int = 200,
     group: Group | None = None,
     way: bool = True,
+    init: Given = None,
+    losses: Sequence[float] | None = None,
 ) -> Audit:
     """Measure a network at several points that compute the same function, and compare.
 
@@ -74,18 +77,22 @@ def audit(
     Gauss-Newton norm), one moved along every rescaling at random with log-scales N(0, strength^2),
     and one sharpened on purpose. That predictions stay is proved for each before anything is
     measured. A measure that promises to be invariant and moves is a bug. `tol`, `rtol` and `budget`
-    are those of `measure`, at the given point; elsewhere the numbers are rougher. `way` is the
-    figure of the report, which takes about as long again. Interrupted, it returns what is done.
+    are those of `measure`, at the given point; elsewhere the numbers are rougher. So are `init` and
+    `losses`, which stay where they are. `way` is the figure of the report, which takes about as
+    long again. Interrupted, it returns what is done.
     """
     only_objectives(objective)
     names = checked(measures, single=True)
     number("strength", strength, above=0)
     accuracy(tol, rtol, budget, seed)
+    refuse_given(objective, init, losses)
     begin = time.perf_counter()
     group = group_of(objective, group)
     both_ends = any(MEASURES[name].ends == 2 for name in names)
     here = {"tol": tol, "rtol": rtol, "budget": budget}
-    work = _Work(objective, group, seed, strength, both_ends, here, notes=list(objective.notes))
+    course = {"init": init, "losses": losses}
+    work = _Work(objective, group, seed, strength, both_ends, here, course)
+    work.notes += objective.notes
     work.find_points(names)
     found_points = time.perf_counter()
     refuses = (SpiritlevelError, ArithmeticError, RuntimeError)  # one bad row is not the audit
@@ -130,6 +137,7 @@ class _Work:
     strength: float
     both_ends: bool
     accuracy: dict[str, Any]
+    course: dict[str, Any]
     elements: dict[str, Tensor] = field(default_factory=dict)
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
@@ -185,6 +193,7 @@ class _Work:
             "group": self.group,
             "compile": False,
             "both_ends": self.both_ends,
+            **self.course,
         }
 
     def _there(self, twin: Objective, element: Tensor, certificate: Certificate) -> Instruments:

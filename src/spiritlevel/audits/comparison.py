@@ -10,11 +10,12 @@ from typing import Any
 
 from spiritlevel.audits.least import Bottoms
 from spiritlevel.audits.verdicts import ALIKE, SURE, differ
-from spiritlevel.base.doors import a
+from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
+from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked
 from spiritlevel.objective import Objective, only_objectives
@@ -48,6 +49,7 @@ def compare(
     tol: float = 1e-3,
     rtol: float = 0.05,
     budget: int = 200,
+    init: Mapping[str, Given] | None = None,
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
@@ -55,7 +57,7 @@ def compare(
     are in the same order, apart by more than their errors, or the measure is invariant. "sharper
     only in these coordinates": they are equal, or in the other order. "undecided": neither, or
     nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
-    of `measure`.
+    of `measure`; `init` are the weights before training of each network, by its name.
     """
     a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
@@ -63,13 +65,14 @@ def compare(
     if len(objectives) < 2:
         raise SpiritlevelError('compare needs at least two networks: compare({"a": a, "b": b})')
     names = checked(measures, single=True)
+    before = _before(objectives, init)
     begin = time.perf_counter()
     both_ends = any(MEASURES[name].ends == 2 for name in names)
     settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget, "both_ends": both_ends}
     # compiling for every network would take longer than its products do
     settings["compile"] = False
     work = _Work(
-        {n: Bottoms(Instruments(o, **settings)) for n, o in objectives.items()},
+        {n: Bottoms(Instruments(o, init=before[n], **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
     )
     done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
@@ -79,6 +82,15 @@ def compare(
     values = {name: found for name, (found, _) in done.found.items()}
     pairs = tuple(pair for _, found in done.found.values() for pair in found)
     return Comparison(tuple(objectives), values, pairs, told)
+
+
+def _before(objectives: Mapping[str, Objective], init: Any) -> dict[str, Given]:
+    """The weights before training of every network, None where they are not given."""
+    a("init", init, (Mapping, type(None)), 'weights by the names of the networks, {"a": module}')
+    for name in init or {}:
+        one_of("the network of init", name, objectives)
+        refuse_given(objectives[name], init[name], None)
+    return {name: (init or {}).get(name) for name in objectives}
 
 
 @dataclass

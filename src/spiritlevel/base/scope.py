@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ONE_BY_ONE = "There is a performance drop.*mkldnn_rnn_layer"
 
 
 @contextlib.contextmanager
@@ -102,6 +105,22 @@ def without_fastpath() -> Iterator[None]:
 
 @contextlib.contextmanager
 def twice_differentiable(*, recurrent: bool = False) -> Iterator[None]:
-    """Kernels with second derivatives: fused attention has none, its mathematical form has."""
-    with without_fastpath(), differentiable(recurrent=recurrent), sdpa_kernel(SDPBackend.MATH):
+    """Kernels with second derivatives: fused attention has none, its mathematical form has.
+
+    Recurrent kernels of oneDNN are run once for each vector of several: torch says so every time.
+    """
+    quiet = _without_warning(ONE_BY_ONE) if recurrent else contextlib.nullcontext()
+    with (
+        without_fastpath(),
+        differentiable(recurrent=recurrent),
+        sdpa_kernel(SDPBackend.MATH),
+        quiet,
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _without_warning(text: str) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", text)
         yield

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spiritlevel.cli.options import LOSSES, names
+from spiritlevel.cli.options import LOSSES, Course, names
 
 if TYPE_CHECKING:
     from spiritlevel.objective import Objective
@@ -84,6 +84,49 @@ def module_from(model: str, given: dict[str, Any]) -> tuple[Any, list[str]]:
         refuse(given, tuple(given), "does not apply to an Objective: set it where it is made")
         return made, []
     return made, load_weights(made, given["weights"]) if "weights" in given else []
+
+
+def course_from(model: str | None, course: Course, seed: int) -> dict[str, Any]:
+    """The weights before training and the losses of its steps, as far as they are known."""
+    if model is None:
+        from spiritlevel.objective.default import training
+
+        refuse({k: v for k, v in vars(course).items() if v}, ("init", "losses"), "needs --model")
+        known = training(seed)
+        return {"init": known.init, "losses": known.losses}
+    found: dict[str, Any] = {}
+    if course.init is not None:
+        found["init"] = _before_training(model, course.init)
+    if course.losses is not None:
+        found["losses"] = _numbers(course.losses)
+    return found
+
+
+def _before_training(model: str, path: Path) -> Any:
+    from spiritlevel.objective import Objective
+    from spiritlevel.objective.checkpoints import load_weights
+    from spiritlevel.objective.module import private_copy
+
+    made = load(model, "--model")
+    module = private_copy(made.module) if isinstance(made, Objective) else made
+    load_weights(module, path)
+    return module
+
+
+def _numbers(path: Path) -> list[float]:
+    """Numbers separated by spaces, commas or lines; a list of JSON is such a text too."""
+    from spiritlevel.base.errors import SpiritlevelError
+
+    try:
+        words = path.read_text(encoding="utf-8").translate(str.maketrans("[],;", "    ")).split()
+        return [float(word) for word in words]
+    except OSError:
+        raise SpiritlevelError(f"--losses: no file {path}") from None
+    except ValueError as error:
+        raise SpiritlevelError(
+            f"--losses: {path} holds something else than numbers ({error}); write one loss for "
+            "every step"
+        ) from None
 
 
 def refuse(given: dict[str, Any], options: tuple[str, ...], why: str) -> None:

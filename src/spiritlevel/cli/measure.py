@@ -6,6 +6,7 @@ from spiritlevel.cli.app import app, one_line_errors
 from spiritlevel.cli.options import (
     Accuracy,
     AllOption,
+    Course,
     DryRunOption,
     FamilyOption,
     Files,
@@ -23,6 +24,7 @@ from spiritlevel.results.grid import for_terminal
 @expanded
 def measure(
     network: Trained,
+    course: Course,
     accuracy: Accuracy,
     files: Files,
     only: OnlyOption = None,
@@ -38,6 +40,7 @@ def measure(
     """
     with one_line_errors() as console:
         from spiritlevel.audits.forecast import estimate
+        from spiritlevel.cli.loading import course_from
         from spiritlevel.measures import measure as fill
         from spiritlevel.measures.asking import asked
         from spiritlevel.measures.catalogue import catalogue
@@ -51,6 +54,8 @@ def measure(
         check_writable(files)
         settings = {"seed": network.seed, **vars(accuracy)}
         objective = network.objective()
+        if any(one.entry.needs for one in asked(wanted)) or any(vars(course).values()):
+            settings |= course_from(network.model, course, network.seed)
         found = (
             estimate(objective, [one.name for one in asked(wanted)], budget=accuracy.budget)
             if dry_run

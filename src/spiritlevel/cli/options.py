@@ -109,6 +109,20 @@ class Trained(Network):
 
 
 @dataclass(frozen=True)
+class Course:
+    """How the network came to be, for measures that ask."""
+
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", help="A file with the weights before training."),
+    ] = None
+    losses: Annotated[
+        Path | None,
+        typer.Option("--losses", help="A file of numbers: the training loss of every step."),
+    ] = None
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """How well numbers are to be known."""
 

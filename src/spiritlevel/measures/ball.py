@@ -292,7 +292,6 @@ ENTRIES: dict[str, Measure] = {
         keskar_subspace,
         title="Keskar, 100 directions",
         family="worst case",
-        invariances=PERMUTATION,
         reference="Keskar et al. (2017)",
         cost="12 gradients",
         is_sharpness=True,

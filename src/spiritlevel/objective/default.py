@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 
@@ -30,9 +31,21 @@ def digits(seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     return (x[train], y[train]), (x[test], y[test])
 
 
+@dataclass(frozen=True)
+class Training:
+    """A trained net, its weights before training, and the loss of every step on its batch."""
+
+    net: nn.Sequential
+    init: dict[str, Tensor]
+    losses: list[float]
+
+
 def trained_net(seed: int = 0, batch: int = BATCH) -> nn.Sequential:
     """64-32-16-10 with ReLU, fitted by Adam with a falling rate; the same net for the same seed."""
-    draws = generator(seed)
+    return training(seed, batch).net
+
+
+def _fresh(draws: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inside, outside in pairwise(SIZES):
         layer = nn.Linear(inside, outside, device="meta").to_empty(device="cpu")
@@ -41,17 +54,28 @@ def trained_net(seed: int = 0, batch: int = BATCH) -> nn.Sequential:
             layer.weight.copy_(weights)
             layer.bias.zero_()
         layers += [layer, nn.ReLU()]
-    net = nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers[:-1])
+
+
+@torch.enable_grad()
+def training(seed: int = 0, batch: int = BATCH) -> Training:
+    """The training of the default net, with what measures may ask about it."""
+    draws = generator(seed)
+    net = _fresh(draws)
+    init = {name: p.detach().clone() for name, p in net.named_parameters()}
+    losses: list[float] = []
     (x, y), _ = digits(seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for _ in range(EPOCHS):
         for chosen in torch.randperm(len(x), generator=draws).split(batch):
             optimizer.zero_grad()
-            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            loss = F.cross_entropy(net(x[chosen]), y[chosen])
+            loss.backward()
+            losses.append(float(loss.detach()))
             optimizer.step()
         schedule.step()
-    return net
+    return Training(net, init, losses)
 
 
 def default_objective(
@@ -67,7 +91,5 @@ def default_objective(
     doors.one_of("dtype", dtype, (None, torch.float32, torch.float64))
     if device is not None:
         tensor_doors.device(device)
-    with torch.enable_grad():
-        net = trained_net(seed, batch)
     train, _ = digits(seed)
-    return Objective(net, train, F.cross_entropy, dtype=dtype, device=device)
+    return Objective(trained_net(seed, batch), train, F.cross_entropy, dtype=dtype, device=device)

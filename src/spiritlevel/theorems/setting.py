@@ -78,8 +78,7 @@ class Setting:
             turns = [self.group.random(seed=i, scale=0.3) for i in range(1, MINIMA)]
             return [self.given, *(self.group.apply(self.given, t) for t in turns)]
         train, _ = digits()
-        with torch.enable_grad():
-            nets = [trained_net(seed) for seed in range(MINIMA)]
+        nets = [trained_net(seed) for seed in range(MINIMA)]
         return [Objective(net, train, F.cross_entropy, dtype=torch.float64) for net in nets]
 
     def factors(self, group: Group, t: Tensor) -> Tensor:
