@@ -232,7 +232,7 @@ def _moved(instruments: Instruments, fold: bool) -> list[Weight]:
     start = objective.named(instruments.init)
     before = weights_of(objective, folded_start(objective, start) if fold else start)
     pairs = zip(_matrices(instruments, fold), before, strict=True)
-    return [Weight(w.name, w.layer, w.values - old.values) for w, old in pairs]
+    return [now.minus(old) for now, old in pairs]
 
 
 def _frobenius(instruments: Instruments, fold: bool) -> list[float]:
@@ -248,7 +248,7 @@ def _spectral(instruments: Instruments, convolution: str, fold: bool) -> list[fl
 
 
 def _squared_frobenius(weight: Weight) -> float:
-    return float(weight.values.square().sum())
+    return float(weight.matrix.square().sum())
 
 
 def _squared_spectral(

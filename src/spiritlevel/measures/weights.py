@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ EXAMPLES = 2  # run through the model where it is watched; one alone has no batc
 
 @dataclass(frozen=True)
 class Weight:
-    """One linear map: its values in float64, (out, in) or (out, in, *window), and its layer."""
+    """One linear map: its values, (out, in) or (out, in, *window), and the layer that holds it."""
 
     name: str
     layer: str
@@ -28,8 +28,11 @@ class Weight:
 
     @property
     def matrix(self) -> Tensor:
-        """(out, all the rest): the kernel of a convolution with its window laid out in a row."""
-        return self.values.reshape(len(self.values), -1)
+        """(out, all the rest) in float64: a convolution's kernel with its window in a row."""
+        return self.values.double().reshape(len(self.values), -1)
+
+    def minus(self, other: Weight) -> Weight:
+        return replace(self, values=self.values.double() - other.values.double())
 
 
 def weights_of(objective: Objective, params: Mapping[str, Tensor] | None = None) -> list[Weight]:
@@ -63,20 +66,15 @@ def refuse_derived(objective: Objective) -> None:
 
 def _weights(objective: Objective, name: str, point: Mapping[str, Tensor]) -> list[Weight]:
     layer, _, own = name.rpartition(".")
-    module = objective.module.get_submodule(layer)
-    values = point[name].detach().double()
-    if not _is_matrix(module, values):
+    module, values = objective.module.get_submodule(layer), point[name].detach()
+    if values.ndim > 2 and not isinstance(module, nn.modules.conv._ConvNd):
+        values = values.squeeze()  # a table that is added to a batch
+    if values.ndim < 2:
         return []
     if isinstance(module, nn.MultiheadAttention) and own == "in_proj_weight":
         pieces = zip(PARTS, values.chunk(3), strict=True)
         return [Weight(f"{name}[{part}]", layer, piece) for part, piece in pieces]
     return [Weight(name, layer, values)]
-
-
-def _is_matrix(module: nn.Module, values: Tensor) -> bool:
-    if values.ndim <= 2 or isinstance(module, nn.modules.conv._ConvNd):
-        return values.ndim >= 2
-    return sum(n > 1 for n in values.shape) > 1
 
 
 def watch(
