@@ -117,10 +117,10 @@ def test_weights_that_are_not_trained_count_too() -> None:
     ("net", "shape", "reason"),
     [
         (lenet(), (1, 28, 28), "max_pool2d is nothing of that kind"),
-        (ResNet((4, 8), 1, "B"), (3, 8, 8), "joins or splits what runs through it"),
+        (ResNet((4, 8), 1, "B"), (3, 8, 8), "add joins what ran beside"),
         (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 10)), (4,), "tanh is nothing"),
         (nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, 10)), (4,), "prelu is nothing"),
-        (nn.TransformerEncoderLayer(10, 2, 4, batch_first=True), (10, 10), "joins or splits"),
+        (nn.TransformerEncoderLayer(10, 2, 4, batch_first=True), (10, 10), "joins what ran"),
     ],
 )
 def test_what_is_no_chain_has_no_vc_bound(

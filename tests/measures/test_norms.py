@@ -53,9 +53,13 @@ def expected(ws: list[Tensor], starts: list[Tensor], gamma: float) -> dict[str, 
         "log_spectral_product_over_margin": math.log(over),
         "log_spectral_sum": math.log(d * spectral ** (1 / d)),
         "log_spectral_sum_over_margin": math.log(d * over ** (1 / d)),
-        "log_spectral_origin": math.log(over * sum(f / s for f, s in zip(fro, spec, strict=True))),
-        "log_spectral_init": math.log(over * sum(f / s for f, s in zip(far, spec, strict=True))),
-        "stable_ranks": sum(f / s for f, s in zip(fro, spec, strict=True)),
+        "log_spectral_bound_from_zero": math.log(
+            over * sum(f / s for f, s in zip(fro, spec, strict=True))
+        ),
+        "log_spectral_bound_from_init": math.log(
+            over * sum(f / s for f, s in zip(far, spec, strict=True))
+        ),
+        "stable_rank_sum": sum(f / s for f, s in zip(fro, spec, strict=True)),
         "log_frobenius_product": math.log(frobenius),
         "log_frobenius_product_over_margin": math.log(frobenius / gamma**2),
         "log_frobenius_sum": math.log(d * frobenius ** (1 / d)),
@@ -121,7 +125,7 @@ def test_the_two_norms_of_convolutions() -> None:
     assert found == pytest.approx(2 * math.log(math.prod(kernels) * last), rel=1e-12)
     found = value("log_spectral_product", objective, convolution="periodic")
     assert found == pytest.approx(2 * math.log(math.prod(periodic) * last), rel=1e-12)
-    ranks = value("stable_ranks", objective, convolution="periodic")
+    ranks = value("stable_rank_sum", objective, convolution="periodic")
     sizes = [float(w.square().sum()) for w in (a, b, c)]
     tops = [*periodic, last]
     assert ranks == pytest.approx(sum(s / t**2 for s, t in zip(sizes, tops, strict=True)))
@@ -155,19 +159,19 @@ def moved(objective: sl.Objective, kind: str, seed: int = 1) -> sl.Objective:
     return group.apply(objective, group.random(seed, 1.0))
 
 
-@pytest.mark.parametrize("name", ["stable_ranks", "parameter_norm", "path_norm_over_margin"])
+@pytest.mark.parametrize("name", ["stable_rank_sum", "parameter_norm", "path_norm_over_margin"])
 def test_they_conform(name: str) -> None:
     conformance.check(sl.MEASURES[name])
 
 
-@pytest.mark.parametrize("name", [*PRODUCTS, "log_spectral_origin"])
+@pytest.mark.parametrize("name", [*PRODUCTS, "log_spectral_bound_from_zero"])
 def test_products_stay_in_chains_and_nowhere_else(name: str) -> None:
     """Why they promise nothing: gains of norms, and one norm before three matrices, move them."""
     chain = conformance.objective()
     here = value(name, chain)
     assert value(name, moved(chain, "layers")) == pytest.approx(here, rel=1e-9)
     assert value(name, moved(chain, "units")) != pytest.approx(here, rel=1e-2)
-    share = {"share": 1.0} if name.endswith(("margin", "origin")) else {}
+    share = {"share": 1.0} if name.endswith(("margin", "zero")) else {}
     encoder = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, norm_first=True)
     for objective in (objective_of(First(encoder, 4), 3, 4, classes=3), images()):
         here = value(name, objective, **share)
@@ -268,11 +272,11 @@ def test_what_has_no_norm_says_so() -> None:
         with pytest.raises(sl.SpiritlevelError, match="logarithm of its norm is minus infinity"):
             value(name, zero)
     with pytest.raises(sl.SpiritlevelError, match="has no stable rank"):
-        value("stable_ranks", zero)
+        value("stable_rank_sum", zero)
     with pytest.raises(sl.SpiritlevelError, match="give init="):
         value("frobenius_distance", objective)
     with pytest.raises(sl.SpiritlevelError, match="no weight has moved from init="):
-        value("log_spectral_init", objective, init=objective)
+        value("log_spectral_bound_from_init", objective, init=objective)
     assert value("spectral_distance", objective, init=objective) == 0
     units = sl.coordinates.Diagonal(torch.full((objective.size,), 2.0, dtype=torch.float64))
     with pytest.raises(sl.SpiritlevelError, match="in other coordinates"):

@@ -114,6 +114,7 @@ def dense(kernel: Tensor, n: list[int], s: list[int], d: list[int], groups: int)
         ((3, 2, 4), [6], [2], [1], 1),
         ((2, 3, 5), [3], [1], [1], 1),  # a window that is wider than the image
         ((4, 1, 3), [8], [2], [3], 2),
+        ((3, 2, 4), [6], [1], [2], 1),  # taps that see every second place only
         ((3, 2, 3, 3), [5, 4], [1, 1], [1, 1], 1),
         ((2, 3, 3, 2), [6, 4], [3, 2], [1, 1], 1),
         ((4, 1, 2, 3), [4, 6], [1, 2], [2, 1], 4),
@@ -238,6 +239,16 @@ def test_before_training_a_norm_has_fresh_statistics() -> None:
     assert torch.equal(found["10.weight"], start["10.weight"])
 
 
+def test_in_inference_mode_too() -> None:
+    objective = sl.Objective(
+        randomized(normed_net()), (randn(20, 1, 6, 6), labels(20)), F.cross_entropy
+    )
+    measure, options = sl.MEASURES["stable_rank_sum"], {"fold": True, "convolution": "periodic"}
+    with torch.inference_mode():
+        found = measure(objective, **options).value
+    assert found == measure(objective, **options).value
+
+
 def test_a_network_without_norms_is_left_as_it_is() -> None:
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
     objective = sl.Objective(net, (randn(6, 4), labels(6)), F.cross_entropy)
@@ -265,6 +276,12 @@ def test_what_cannot_be_folded_is_refused() -> None:
     twice = piece(lambda s, x: s.head(s.b(s.a(x)) + s.a(x + 1)), **norms)
     with pytest.raises(sl.SpiritlevelError, match="predicts something else"):
         folded(twice)
+    written = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.BatchNorm1d(5)).double()
+    with pytest.raises(sl.SpiritlevelError, match="2 cannot be folded"):
+        folded(sl.Objective(written, (randn(12, 4), labels(12)), F.cross_entropy))
+    across = randomized(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(2), nn.Flatten()))
+    with pytest.raises(sl.SpiritlevelError, match="1 cannot be folded"):
+        folded(sl.Objective(across, (randn(12, 2, 4), labels(12)), F.cross_entropy))
     trained = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
     data = randn(12, 4), labels(12)
     with pytest.raises(sl.SpiritlevelError, match=r'fixed statistics \(mode="eval"\)'):

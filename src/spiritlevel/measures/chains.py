@@ -57,12 +57,10 @@ def chain_of(objective: Objective, what: str) -> list[Layer]:
     copies = frozen.examples(batch) if frozen.divisible(batch) else 1
     signal, layers = _signal(program.graph, inputs), list[Layer]()
     trained = _reached(program.graph, weights) - signal.keys()
-    before: fx.Node | None = None
     for node, given in signal.items():
-        if len(given) != 1 or (before is not None and given != [before]):
-            raise _refusal(what, f"{name_of(node)} joins or splits what runs through it")
+        if len(given) != 1:  # what is split has to be joined again: there is one output
+            raise _refusal(what, f"{name_of(node)} joins what ran beside each other")
         _extend(layers, node, trained, copies, what)
-        before = node
     if not layers:
         raise _refusal(what, "no linear map is in it")
     return layers

@@ -18,7 +18,7 @@ def parameter_count(instruments: Instruments) -> Estimate:
 
 
 def vc_dimension(instruments: Instruments) -> Estimate:
-    """L + sum_i W_i log2(4 e R log2(2 e R)), R = sum_i i k_i: a bound on the VC dimension.
+    """L + (sum_i W_i) log2(4 e R log2(2 e R)), R = sum_i i k_i, which bounds the VC dimension.
 
     Bartlett et al. (2019), for rectifiers: W_i parameters in the layers 1 to i of L, k_i units in
     layer i (all positions of a convolution, whose weights count once). All weights of the model

@@ -13,7 +13,7 @@ EARLY, LATE = 0.1, 0.01
 
 
 def steps_to_loss(instruments: Instruments, level: float = EARLY) -> Estimate:
-    """The number of the first step whose training loss is at most `level`, counted from 1.
+    """The number of the first step whose training loss is at most a level, counted from 1.
 
     Jiang et al. (2020), for cross-entropy 0.1. The losses are taken as they are given: those of
     batches scatter, so that a lucky one ends the count; give smoothed ones to avoid that.
@@ -24,7 +24,7 @@ def steps_to_loss(instruments: Instruments, level: float = EARLY) -> Estimate:
 def steps_between_losses(
     instruments: Instruments, start: float = EARLY, end: float = LATE
 ) -> Estimate:
-    """Steps from the first training loss of at most `start` to the first of at most `end`.
+    """Steps from the first training loss of at most one level to the first of at most a lower one.
 
     Jiang et al. (2020), from cross-entropy 0.1 to 0.01; losses as they are given.
     """

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import without_tf32
 from spiritlevel.measures.weights import refuse_derived, watch
 from spiritlevel.objective import Objective
 from spiritlevel.symmetry.gaps import ALIKE, same
@@ -38,7 +39,9 @@ def folded(objective: Objective) -> Objective:
             module.get_parameter(name).copy_(values[name])
 
     twin = objective.edited(edit).at(chosen, buffers=buffers)
-    if not same(objective.predictions(), twin.predictions(), ALIKE[objective.dtype]):
+    with without_tf32():
+        before, after = objective.predictions(), twin.predictions()
+    if not same(before, after, ALIKE[objective.dtype]):
         raise SpiritlevelError(
             "with BatchNorm folded into the layers before it the network predicts something else: "
             "the output of such a layer is also used elsewhere; use fold=False"
@@ -83,19 +86,25 @@ def multiplied(
     return values, statistics
 
 
+def _unwritten(tensor: Tensor) -> tuple[int, int]:
+    """A tensor until somebody writes into it, as rectifiers in place do."""
+    return id(tensor), tensor._version
+
+
 def followers(objective: Objective) -> dict[str, str]:
     """The layer before each BatchNorm -> that norm, as a few examples run through them."""
-    made: dict[int, str] = {}
+    made: dict[tuple[int, int], str] = {}
     kept: list[Tensor] = []  # so that no other tensor gets the number of one that is gone
     pairs: dict[str, str] = {}
 
     def saw(name: str, layer: Any, given: Tensor, output: Tensor) -> None:
         kept.extend((given, output))
         if isinstance(layer, LAYERS):
-            flat = isinstance(layer, nn.Linear) and output.ndim != 2
-            made[id(output)] = "" if flat or name in made.values() else name
+            if isinstance(layer, nn.Linear) and output.ndim != 2:
+                return  # its units are not along the axis of the norm's channels
+            made[_unwritten(output)] = name
             return
-        before = made.get(id(given), "")
+        before = made.get(_unwritten(given), "")
         if not before or before in pairs or layer.training or layer.running_var is None:
             raise SpiritlevelError(
                 f"{name} cannot be folded: it has to follow a linear layer or a convolution "

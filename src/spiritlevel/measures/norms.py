@@ -69,10 +69,13 @@ def log_frobenius_sum(instruments: Instruments, fold: bool = False) -> Estimate:
     return timed(lambda: _log_sum(_frobenius(instruments, fold)))
 
 
-def stable_ranks(
+def stable_rank_sum(
     instruments: Instruments, convolution: str = KERNEL, fold: bool = False
 ) -> Estimate:
-    """The sum over the weight matrices of ||W||_F^2 / ||W||_2^2; equation 33."""
+    """The sum over the weight matrices of ||W||_F^2 / ||W||_2^2; equation 33.
+
+    A matrix that a model fuses of several (queries, keys and values in one linear layer) is one.
+    """
     return timed(lambda: _ratio(instruments, convolution, fold))
 
 
@@ -147,12 +150,12 @@ def log_frobenius_sum_over_margin(
     )
 
 
-def log_spectral_origin(
+def log_spectral_bound_from_zero(
     instruments: Instruments, convolution: str = KERNEL, fold: bool = False, share: float = SHARE
 ) -> Estimate:
     """log(prod ||W||_2^2 / gamma^2 * sum ||W||_F^2 / ||W||_2^2); equation 30.
 
-    The same as log_spectral_init with zeros as the weights before training.
+    The same as log_spectral_bound_from_init with zeros as the weights before training.
     """
 
     def value() -> float:
@@ -188,7 +191,7 @@ def spectral_distance(
     )
 
 
-def log_spectral_init(
+def log_spectral_bound_from_init(
     instruments: Instruments, convolution: str = KERNEL, fold: bool = False, share: float = SHARE
 ) -> Estimate:
     """log(prod ||W||_2^2 / gamma^2 * sum ||W - W_0||_F^2 / ||W||_2^2); equation 29.
@@ -306,40 +309,40 @@ OVER_MARGIN: dict[str, Any] = {
 
 ENTRIES: dict[str, Measure] = {
     "log_spectral_product": Measure(
-        log_spectral_product, title="spectral product", invariances=PERMUTATION, **NORM
+        log_spectral_product, title="log spectral product", invariances=PERMUTATION, **NORM
     ),
     "log_spectral_product_over_margin": Measure(
-        log_spectral_product_over_margin, title="spectral product over margin", **OVER_MARGIN
+        log_spectral_product_over_margin, title="log spectral product over margin", **OVER_MARGIN
     ),
     "log_spectral_sum": Measure(
-        log_spectral_sum, title="spectral sum", invariances=PERMUTATION, **NORM
+        log_spectral_sum, title="log spectral sum", invariances=PERMUTATION, **NORM
     ),
     "log_spectral_sum_over_margin": Measure(
-        log_spectral_sum_over_margin, title="spectral sum over margin", **OVER_MARGIN
+        log_spectral_sum_over_margin, title="log spectral sum over margin", **OVER_MARGIN
     ),
-    "log_spectral_origin": Measure(
-        log_spectral_origin, title="spectral bound from zero", **OVER_MARGIN
+    "log_spectral_bound_from_zero": Measure(
+        log_spectral_bound_from_zero, title="log spectral bound from zero", **OVER_MARGIN
     ),
-    "log_spectral_init": Measure(
-        log_spectral_init,
-        title="spectral bound from init",
+    "log_spectral_bound_from_init": Measure(
+        log_spectral_bound_from_init,
+        title="log spectral bound from init",
         needs=("init",),
         **{**OVER_MARGIN, "invariances": ()},
     ),
-    "stable_ranks": Measure(
-        stable_ranks, title="sum of stable ranks", invariances=(*LAYER, "output"), **NORM
+    "stable_rank_sum": Measure(
+        stable_rank_sum, title="sum of stable ranks", invariances=(*LAYER, "output"), **NORM
     ),
     "log_frobenius_product": Measure(
-        log_frobenius_product, title="Frobenius product", invariances=PERMUTATION, **NORM
+        log_frobenius_product, title="log Frobenius product", invariances=PERMUTATION, **NORM
     ),
     "log_frobenius_product_over_margin": Measure(
-        log_frobenius_product_over_margin, title="Frobenius product over margin", **OVER_MARGIN
+        log_frobenius_product_over_margin, title="log Frobenius product over margin", **OVER_MARGIN
     ),
     "log_frobenius_sum": Measure(
-        log_frobenius_sum, title="Frobenius sum", invariances=PERMUTATION, **NORM
+        log_frobenius_sum, title="log Frobenius sum", invariances=PERMUTATION, **NORM
     ),
     "log_frobenius_sum_over_margin": Measure(
-        log_frobenius_sum_over_margin, title="Frobenius sum over margin", **OVER_MARGIN
+        log_frobenius_sum_over_margin, title="log Frobenius sum over margin", **OVER_MARGIN
     ),
     "frobenius_distance": Measure(
         frobenius_distance, title="Frobenius distance from init", needs=("init",), **NORM

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.scope import kept_rng
+from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective
 
 PARTS = ("query", "key", "value")  # what torch's attention holds in one matrix
@@ -77,6 +77,8 @@ def _weights(objective: Objective, name: str, point: Mapping[str, Tensor]) -> li
     return [Weight(name, layer, values)]
 
 
+@set_apart()
+@torch.no_grad()
 def watch(
     objective: Objective,
     kinds: type | tuple[type, ...],
@@ -90,8 +92,7 @@ def watch(
 
     hooks = [layer.register_forward_hook(told(name)) for name, layer in layers]
     try:
-        with torch.no_grad(), kept_rng():
-            objective.outputs(objective.params, objective.few(EXAMPLES))
+        objective.outputs(objective.params, objective.few(EXAMPLES))
     finally:
         for hook in hooks:
             hook.remove()
