@@ -1,0 +1,98 @@
+"""The weight matrices of a network, in order, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
+from spiritlevel.objective import Objective
+
+PARTS = ("query", "key", "value")  # what torch's attention holds in one matrix
+EXAMPLES = 2  # run through the model where it is watched; one alone has no batch statistics
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One linear map: its values, (out, in) or (out, in, *window), and the layer that holds it."""
+
+    name: str
+    layer: str
+    values: Tensor
+
+    @property
+    def matrix(self) -> Tensor:
+        """(out, all the rest) in float64: a convolution's kernel with its window in a row."""
+        return self.values.double().reshape(len(self.values), -1)
+
+    def minus(self, other: Weight) -> Weight:
+        return replace(self, values=self.values.double() - other.values.double())
+
+
+def weights_of(objective: Objective, params: Mapping[str, Tensor] | None = None) -> list[Weight]:
+    """All weight matrices among the chosen parameters, at the point or at `params`.
+
+    They are the parameters of two dimensions or more: those of linear layers, convolutions,
+    recurrent layers (their gates together), attention (queries, keys and values apart), and
+    embeddings, which are linear maps of one-hot vectors. Tied ones are there once; a token of the
+    shape (1, 1, width) is a vector, and so are biases and gains.
+    """
+    refuse_derived(objective)
+    point = objective.params if params is None else params
+    found = [weight for name in objective.shapes for weight in _weights(objective, name, point)]
+    if not found:
+        raise SpiritlevelError(
+            "there is no weight matrix among the chosen parameters "
+            f"({', '.join(objective.shapes)}); choose some with params="
+        )
+    return found
+
+
+def refuse_derived(objective: Objective) -> None:
+    """Weights that are made of other parameters are none of their own."""
+    for name, module in objective.module.named_modules():
+        if is_parametrized(module) or {"weight_g", "weight_v"} <= module._parameters.keys():
+            raise SpiritlevelError(
+                f"the weights of {name or 'the model'} are made of other parameters; make them "
+                "plain ones (torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+
+
+def _weights(objective: Objective, name: str, point: Mapping[str, Tensor]) -> list[Weight]:
+    layer, _, own = name.rpartition(".")
+    module, values = objective.module.get_submodule(layer), point[name].detach()
+    if values.ndim > 2 and not isinstance(module, nn.modules.conv._ConvNd):
+        values = values.squeeze()  # a table that is added to a batch
+    if values.ndim < 2:
+        return []
+    if isinstance(module, nn.MultiheadAttention) and own == "in_proj_weight":
+        pieces = zip(PARTS, values.chunk(3), strict=True)
+        return [Weight(f"{name}[{part}]", layer, piece) for part, piece in pieces]
+    return [Weight(name, layer, values)]
+
+
+@set_apart()
+@torch.no_grad()
+def watch(
+    objective: Objective,
+    kinds: type | tuple[type, ...],
+    saw: Callable[[str, nn.Module, Tensor, Any], None],
+) -> None:
+    """Run a few examples through the private copy; `saw(name, layer, input, output)` is told."""
+    layers = [(n, m) for n, m in objective.module.named_modules() if isinstance(m, kinds)]
+
+    def told(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Any], None]:
+        return lambda layer, given, made: saw(name, layer, given[0], made)
+
+    hooks = [layer.register_forward_hook(told(name)) for name, layer in layers]
+    try:
+        objective.outputs(objective.params, objective.few(EXAMPLES))
+    finally:
+        for hook in hooks:
+            hook.remove()
