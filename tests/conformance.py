@@ -38,8 +38,8 @@ def objective(microbatch: int = 40) -> sl.Objective:
 
 
 def instruments(point: sl.Objective, net: str = "mlp", seed: int = 0) -> Instruments:
-    known = zoo.trained(net)
-    return Instruments(point, seed=seed, compile=False, init=known.init, losses=known.losses)
+    init = zoo.trained(net).init
+    return Instruments(point, seed=seed, compile=False, init=init, losses=zoo.LOSSES)
 
 
 @functools.cache

@@ -14,8 +14,13 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 
 # What is not defined for a network, beside the MLP, for which everything is
+CHAIN = {"convolutional", "residual", "transformer", "recurrent"}
+PATHS = {"transformer", "recurrent"}
 REFUSED: dict[str, set[str]] = {
-    "path_norm": {"transformer", "recurrent"},
+    "path_norm": PATHS,
+    "path_norm_over_margin": PATHS,
+    "l1_path_norm": CHAIN,
+    "vc_dimension": CHAIN,
 }
 
 
