@@ -10,7 +10,8 @@ VERSIONS = {"spiritlevel": "0.1.0", "torch": "2.13.0"}
 
 
 def line(name: str, title: str, value: float, **more: Any) -> dict[str, Any]:
-    found = {"name": name, "title": title, "shared": False, "part": False}
+    found = {"name": name, "title": title, "shared": False, "part": False, "invariances": ["unit"]}
+    found["family"] = "loss" if name == "loss" else "curvature"
     return {**found, "estimate": estimate(value, **more)}
 
 

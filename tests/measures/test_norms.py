@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import conformance
 import spiritlevel as sl
+import zoo
 from architectures import objective_of, randomized
 from cases import First, labels, randn
 from spiritlevel.base.estimate import Status
@@ -243,8 +244,8 @@ def test_path_norms_against_every_path() -> None:
     squares = paths(objective, lambda w: w * w)
     found = value("path_norm_over_margin", objective)
     assert found == pytest.approx(squares / gamma**2, rel=1e-12)
-    data = conformance.data()
-    part = sl.Objective(conformance.trained(), data, F.cross_entropy, params=["0.*"])
+    known = zoo.trained("mlp")
+    part = sl.Objective(known.net, (known.x, known.y), F.cross_entropy, params=["0.*"])
     assert value("l1_path_norm", part) == pytest.approx(paths(objective, abs), rel=1e-12)
     conformance.check(sl.MEASURES["l1_path_norm"])
 

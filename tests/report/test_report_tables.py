@@ -234,7 +234,8 @@ def test_reports_of_real_results_show_their_numbers(tmp_path: Path) -> None:
     pair = found["hessian_spectral"]
     assert pair.text in cells(page, "hessian_spectral")
     for network in ("net", "twin"):
-        shown = format_value(found.values["hessian_spectral"][network].value)
+        value = found.values["hessian_spectral"][network]
+        shown = format_value(value.value, value.error)
         assert shown in cells(page, "hessian_spectral")
     assert "<title>Mine</title>" in page
     assert pair.text in html.unescape(found.to_html())

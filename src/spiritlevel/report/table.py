@@ -6,7 +6,7 @@ from typing import Any
 
 from spiritlevel.report.numbers import estimate_words
 from spiritlevel.results.provenance import remarks
-from spiritlevel.results.table import OfTable, Row, Table
+from spiritlevel.results.table import LEGEND, OfTable, Row, Table
 
 Words = dict[str, Any]
 
@@ -17,7 +17,10 @@ def table_words(table: Table) -> Words:
     return {
         "headline": table.verdict or f"{count} {'measure' if count == 1 else 'measures'}.",
         "interrupted": told["interrupted"],
-        "rows": [_row(row) for row in table.rows],
+        "families": [
+            (family, [_row(row) for row in members]) for family, members in table.families().items()
+        ],
+        "legend": LEGEND if any(row.marks for row in table.rows) else "",
         "product": [(what or "how", size) for what, size in table.product()],
         "notes": remarks(told),
         "cost": _cost(told),
@@ -25,12 +28,13 @@ def table_words(table: Table) -> Words:
 
 
 def _row(row: Row) -> Words:
-    *_, products, seconds = row.cells()
+    *_, marks, products, seconds = row.cells()
     return {
         **estimate_words(row.estimate),
         "name": row.name,
         "title": row.title,
         "part": row.part,
+        "marks": marks,
         "products": products,
         "seconds": seconds,
     }

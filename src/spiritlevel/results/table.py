@@ -24,9 +24,8 @@ COLUMNS = (
 
 MARKS = {"layer": "L", "unit": "U", "diagonal": "D", "permutation": "P", "output": "O"}
 LEGEND = (
-    "keeps its value under: L rescaling of whole layers, U of single units too, D other units of "
-    "measurement for every parameter too, P renumbering of hidden units, O a multiple of all "
-    "outputs"
+    "what leaves a measure as it is: L rescaling whole layers, U single units too, D every "
+    "parameter in other units too; P renumbering hidden units; O multiplying all outputs"
 )
 
 
@@ -100,15 +99,21 @@ class Table(Result, kind="table", schema=2):
     def grid(self) -> Grid:
         rows: list[tuple[Cell, ...]] = []
         for family, members in self.families().items():
-            if len(self.families()) > 1:
+            grouped = len(self.families()) > 1
+            if grouped:
                 rows.append((Cell(family, "bold"),))
             for row in members:
                 e = row.estimate
-                rows.append(cells(*row.cells()))
+                title, *rest = row.cells()
+                rows.append(cells("  " * grouped + title, *rest))
                 if not e.converged:
                     rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
         verdict = cells(self.verdict, "", style="bold") if self.verdict else ()
-        legend = cells(LEGEND, style="dim") if any(row.marks for row in self.rows) else ()
+        legend = (
+            cells(f"invariant: {LEGEND}", style="dim")
+            if any(row.marks for row in self.rows)
+            else ()
+        )
         below = (*verdict, *legend, *cells(*self.lines(), style="dim"))
         return Grid(COLUMNS, tuple(rows), (), below)
 
