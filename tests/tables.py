@@ -10,8 +10,11 @@ VERSIONS = {"spiritlevel": "0.1.0", "torch": "2.13.0"}
 
 
 def line(name: str, title: str, value: float, **more: Any) -> dict[str, Any]:
-    found = {"name": name, "title": title, "shared": False, "part": False, "invariances": ["unit"]}
-    found["family"] = "loss" if name == "loss" else "curvature"
+    found: dict[str, Any] = {"name": name, "title": title, "shared": False, "part": False}
+    if name == "loss":
+        found |= {"family": "loss", "invariances": ["diagonal", "permutation"]}
+    else:
+        found |= {"family": "curvature", "invariances": ["permutation"]}
     return {**found, "estimate": estimate(value, **more)}
 
 

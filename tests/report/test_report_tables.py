@@ -39,15 +39,23 @@ def compared(data: dict[str, Any] | None = None) -> str:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("loss", "loss 0.00628816 0.00"),
-        ("hessian_spectral", "spectral norm 2.04829 ± 2.4e-06 20 0.50"),
-        ("hessian_trace", "trace 9.12 budget spent: raise it ± 0.15 20 0.50"),
-        ("layer_traces.0", "in 0 3.620 ± 0.065 shared"),
-        ("keskar", "Keskar sharpness ≥ 0.0765000 20 0.50"),
+        ("loss", "loss 0.00628816 D P 0.00"),
+        ("hessian_spectral", "spectral norm 2.04829 ± 2.4e-06 P 20 0.50"),
+        ("hessian_trace", "trace 9.12 budget spent: raise it ± 0.15 P 20 0.50"),
+        ("layer_traces.0", "in 0 3.620 ± 0.065 P shared"),
+        ("keskar", "Keskar sharpness ≥ 0.0765000 P 20 0.50"),
     ],
 )
 def test_a_row_of_measures(name: str, shown: str) -> None:
     assert cells(measured(), re.escape(name)) == shown
+
+
+def test_measures_stand_below_their_families() -> None:
+    source = measured()
+    places = [source.index(f">{family}</th>") for family in ("loss", "curvature")]
+    assert places == sorted(places)
+    assert source.index('data-name="hessian_spectral"') > places[1] > places[0]
+    assert "P renumbering hidden units" in source
 
 
 def test_the_page_of_measures_in_order() -> None:
