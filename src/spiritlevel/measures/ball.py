@@ -35,6 +35,7 @@ ADAPTIVE_RADIUS = 0.5  # that of its adaptive form (Kwon et al., 2021)
 BOX_RADIUS = 2e-3  # amid those of Andriushchenko et al. (2023), and twice that
 ADAPTIVE_BOX_RADIUS = 4e-3
 STEPS = 12
+SETTLED = 1e-4  # of the rise: a step that gains less is the last
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _ascend(
         if found <= loss:
             length /= 2
             continue
-        done = found - loss <= 1e-4 * abs(found)
+        done = found - loss <= SETTLED * abs(found - objective.value())
         loss, u, slope = found, tried, there
         if done:
             break
