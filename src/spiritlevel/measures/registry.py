@@ -10,7 +10,18 @@ from typing import Any
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures import ball, curvature, invariant, keskar, least, noise, paths
+from spiritlevel.measures import (
+    adaptive,
+    ball,
+    curvature,
+    invariant,
+    keskar,
+    least,
+    metric,
+    noise,
+    normalized,
+    paths,
+)
 from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
 
@@ -18,7 +29,18 @@ WORDS = ("title", "family", "reference", "cost")
 
 MEASURES: dict[str, Measure] = {
     name: entry
-    for family in (curvature, ball, keskar, invariant, noise, paths, least)
+    for family in (
+        curvature,
+        ball,
+        keskar,
+        adaptive,
+        invariant,
+        normalized,
+        metric,
+        noise,
+        paths,
+        least,
+    )
     for name, entry in family.ENTRIES.items()
 }
 
