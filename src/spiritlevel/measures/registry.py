@@ -12,6 +12,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import (
     adaptive,
+    attention,
     ball,
     curvature,
     invariant,
@@ -37,6 +38,7 @@ MEASURES: dict[str, Measure] = {
         invariant,
         normalized,
         metric,
+        attention,
         noise,
         paths,
         least,
