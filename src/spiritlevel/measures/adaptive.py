@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.measures import fused
 from spiritlevel.measures.ball import (
     ADAPTIVE_BOX_RADIUS,
     ADAPTIVE_RADIUS,
@@ -29,13 +30,14 @@ SHORTEST = 1e-10  # as in the code of Andriushchenko et al.
 OF_OUTPUTS: tuple[Invariance, ...] = (*DIAGONAL, "output")
 
 
-def filter_sizes(objective: Objective) -> Tensor:
-    """The norm of the filter (the row) that each weight is in; |b| of a bias, flat."""
+def filter_sizes(instruments: Instruments) -> Tensor:
+    """The norm of the filter (the row of its map) that each weight is in; |b| of a bias, flat."""
     found = []
-    for value in objective.params.values():
+    for name, value in instruments.objective.params.items():
         if value.ndim > 1:
-            sizes = value.flatten(1).norm(dim=1)
-            found.append(sizes.repeat_interleave(value[0].numel()))
+            numbers = fused.maps(instruments)[name].flatten(1)
+            rows = torch.arange(len(value), device=value.device)[:, None]
+            found.append(fused.sizes(value, numbers * len(value) + rows))
         else:
             found.append(value.abs().reshape(-1))
     return torch.cat(found)
@@ -45,14 +47,15 @@ def filterwise_worst(instruments: Instruments, radius: float = RADIUS) -> Estima
     """max over ||d / T||_2 <= rho of L(theta + d) - L, T the norm of each weight's filter.
 
     Kwon et al. (2021), filter-wise: a filter is a row of a weight matrix or kernel; biases and
-    gains are relative to themselves. A lower bound, as every maximum that is searched for.
+    gains are relative to themselves. Where one tensor holds several maps (queries, keys, values),
+    a filter is of one of them. A lower bound, as every maximum that is searched for.
     """
-    return worst_relative(instruments, filter_sizes(instruments.objective), radius)
+    return worst_relative(instruments, filter_sizes(instruments), radius)
 
 
 def filterwise_average(instruments: Instruments, sigma: float = FILTER_SIGMA) -> Estimate:
     """E over d ~ N(0, sigma^2 T^2) of L(theta + d) - L, T the norm of each weight's filter."""
-    spread = sigma * filter_sizes(instruments.objective)
+    spread = sigma * filter_sizes(instruments)
     return mean_rise(instruments.objective, spread, rtol=instruments.rtol, seed=instruments.seed)
 
 

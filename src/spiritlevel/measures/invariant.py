@@ -15,6 +15,7 @@ from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.curvature import ggn
+from spiritlevel.measures import fused
 from spiritlevel.measures.base import (
     DIAGONAL,
     LAYER,
@@ -65,9 +66,11 @@ def frobenius_spectral(instruments: Instruments) -> Estimate:
     """lambda_max(D H D), D the Frobenius norm of the tensor that each parameter is in.
 
     Rangamani et al. (2019): curvature on the quotient by rescalings of whole layers, in the metric
-    sum_k <u_k, v_k> / ||W_k||_F^2, with each bias as a tensor of its own.
+    sum_k <u_k, v_k> / ||W_k||_F^2, with each bias as a tensor of its own, and each map where one
+    tensor holds several (queries, keys, values).
     """
-    norms = [value.norm().expand(value.numel()) for value in instruments.objective.params.values()]
+    params, numbers = instruments.objective.params, fused.maps(instruments)
+    norms = [fused.sizes(value, numbers[name]) for name, value in params.items()]
     return eigenpairs(
         scaled(instruments.hessian, torch.cat(norms)),
         tol=instruments.tol,
