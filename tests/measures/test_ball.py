@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from spiritlevel.base.estimate import Estimate, Status
 SLOPE = torch.tensor([0.3, -2.0, 0.5, 0.0], dtype=torch.float64)
 
 
-def measured(name: str, objective: sl.Objective, **options: float) -> Estimate:
+def measured(name: str, objective: sl.Objective, **options: Any) -> Estimate:
     return sl.MEASURES[name](objective, **options)
 
 

@@ -88,11 +88,6 @@ def _parts(objective: Objective, side: tuple[tuple[Axis, Tensor], ...]) -> Itera
 
 def _places(objective: Objective, name: str, axis: int, rows: Tensor) -> Tensor:
     """Where the rows of a head lie in the flat vector, (d, columns)."""
-    if name not in objective.shapes:
-        raise SpiritlevelError(
-            f"geodesic_curvature needs all weights of a head; {name!r} is not among the chosen "
-            "parameters: leave params= out"
-        )
     span = objective.spans[name]
     index = torch.arange(span.start, span.stop).reshape(objective.shapes[name]).movedim(axis, 0)
     return index[rows].reshape(len(rows), -1).to(objective.device)

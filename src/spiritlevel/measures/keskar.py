@@ -75,7 +75,7 @@ def _keskar(instruments: Instruments, box: Tensor, forth: Map, back: Map, eps: f
         start.numpy(),
         jac=True,
         method="L-BFGS-B",
-        bounds=Bounds(-np.ones(len(box)), np.ones(len(box))),
+        bounds=Bounds(-1.0, 1.0),
         options={"maxiter": ITERATIONS, "ftol": 0.0, "gtol": 0.0},
     )
     return Estimate(

@@ -19,11 +19,12 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.spectral import density, eigenpairs
 from spiritlevel.spectral.probes import standard_error
 
-DAMPING = 0.01
+DAMPING = 0.1
 DENSE = 256  # parameters, for the whole matrix
 PAIRS = 8  # leading directions of the metric that are taken out, and more that come with them
 LOOKS = (16, 32, 64)  # probes after which the standard error is looked at
-STEPS = 100  # of conjugate gradients, at most
+STEPS = 100  # of conjugate gradients or of a quadrature, at most
+PRODUCTS = 1500  # after which no more probes are drawn
 SOLVED = 1e-3  # relative error that the solutions may add
 Form = tuple[float, float]  # a number, and how far it may be off
 
@@ -104,7 +105,7 @@ def metric_trace(instruments: Instruments, damping: float = DAMPING) -> Estimate
     drawn: list[Form] = []
     draws, status = generator(instruments.seed), Status.BUDGET
     with bar(LOOKS[-1], "trace in a metric") as progress:
-        while status is Status.BUDGET and len(drawn) < LOOKS[-1]:
+        while status is Status.BUDGET and _more(len(drawn), metric.products):
             z = rademacher(matrix.size, draws, sizes)
             z = z - metric.basis @ (metric.basis.T @ z)
             drawn.append(_form(metric, curves, z))
@@ -122,6 +123,11 @@ def metric_trace(instruments: Instruments, damping: float = DAMPING) -> Estimate
         status=status,
         remedy="" if status is Status.CONVERGED else "raise rtol, or accept the error",
     )
+
+
+def _more(probes: int, products: float) -> bool:
+    """Whether to draw another probe."""
+    return probes < LOOKS[0] or (probes < LOOKS[-1] and products < PRODUCTS)
 
 
 def _dense(matrix: Operator, curves: Operator, damping: float) -> Estimate:
@@ -169,19 +175,19 @@ def relative_log_determinant(instruments: Instruments, damping: float = DAMPING)
         return Estimate(float((values / damping).log1p().sum()), matvecs=matrix.size, seconds=spent)
     top = eigenpairs(matrix, tol=0.01, seed=instruments.seed, leading=0)[0]
     steps, slack = _quadrature_steps((top.value + top.error) / damping, matrix.size)
-    draws, samples, status = generator(instruments.seed), torch.zeros(0), Status.BUDGET
-    while status is Status.BUDGET and len(samples) < LOOKS[-1]:
+    draws, status = generator(instruments.seed), Status.BUDGET
+    samples = torch.zeros(0, dtype=torch.float64)
+    while status is Status.BUDGET and _more(len(samples), steps * len(samples)):
         found = density(matrix, probes=LOOKS[0], steps=steps, seed=draws)
         rises = (found.nodes.clamp(min=0) / damping).log1p()
-        samples = torch.cat([samples, found.size * (found.weights * rises).sum(1)])
-        error = standard_error(samples) + slack
-        if error <= instruments.rtol * float(samples.mean()):
-            status = Status.CONVERGED
+        samples = torch.cat([samples, found.size * (found.weights * rises).sum(1).cpu()])
         if found.status is Status.INTERRUPTED:
             status = Status.INTERRUPTED
+        elif standard_error(samples) + slack <= instruments.rtol * float(samples.mean()):
+            status = Status.CONVERGED
     return Estimate(
         float(samples.mean()),
-        stderr=error,
+        stderr=standard_error(samples) + slack,
         matvecs=top.matvecs + len(samples) * steps * matrix.cost,
         seconds=time.perf_counter() - begin,
         status=status,
@@ -195,14 +201,14 @@ def _quadrature_steps(ratio: float, size: int) -> tuple[int, float]:
     With m nodes it is exact up to the degree 2m - 1, so its error is at most twice that of the
     Chebyshev series, whose terms are 2 q^k / k.
     """
-    z = 1 + 2 / max(ratio, 1e-12)
+    if ratio <= 0 or size <= STEPS:
+        return size, 0.0
+    z = 1 + 2 / ratio
     q = z - math.sqrt(z * z - 1)
+    errors = [size * 2 * q ** (2 * m) / (m * (1 - q)) for m in range(1, STEPS + 1)]
     enough = SOLVED * math.log1p(ratio)
-    for steps in range(2, size):
-        error = size * 2 * q ** (2 * steps) / (steps * (1 - q))
-        if error <= enough:
-            return steps, error
-    return size, 0.0
+    steps = next((m for m, error in enumerate(errors, 1) if error <= enough), STEPS)
+    return steps, errors[steps - 1]
 
 
 ENTRIES: dict[str, Measure] = {

@@ -50,17 +50,18 @@ def normalized_sharpness(instruments: Instruments) -> Estimate:
     begin, objective = time.perf_counter(), instruments.objective
     diagonal = instruments.diagonal
     found = _layers(objective, diagonal.values)
-    value, gap = sum(one.value for one in found.values()), sum(one.gap for one in found.values())
+    value = sum(one.value for one in found.values())
+    gap = sum(one.gap for one in found.values())
     converged, stderr = gap <= GAP * value, None
     if not diagonal.exact:  # the scales fit these draws: what they lead to is known from others
         fresh = sampled_traces(objective, _flat(objective, found)[None])[:, 0]
         value = float(fresh.mean()) + sum(one.weights for one in found.values())
-        gap, stderr = None, standard_error(fresh)
+        stderr = standard_error(fresh)
         converged = converged and stderr <= instruments.rtol * value
     return Estimate(
         value,
         stderr=stderr,
-        residual=gap,
+        residual=gap if diagonal.exact else None,
         seconds=time.perf_counter() - begin,
         status=Status.CONVERGED if converged else Status.BUDGET,
         remedy="" if converged else "the scales did not come to rest; accept the error",
@@ -114,15 +115,23 @@ def balanced(curvature: Tensor, squares: Tensor) -> Scales:
     g, w = curvature * alive, squares * alive
     t = torch.ones_like(g[:, :1])  # (groups, 1, columns)
     for _ in range(SWEEPS):
-        s = _root((w / t).sum(2, keepdim=True), (g * t).sum(2, keepdim=True))
-        ups, downs = (g * s * t).sum(1, keepdim=True), (w / (s * t)).sum(1, keepdim=True)
-        curves, weighs = float(ups.sum()), float(downs.sum())
-        # by Jensen's inequality no step by at most REACH in log t gains more
-        gap = float((ups - downs).abs().sum()) * REACH
-        if gap <= 0.1 * GAP * (curves + weighs):
+        _, ups, downs = _rows_balanced(g, w, t)
+        if _gap(ups, downs) <= 0.1 * GAP * float((ups + downs).sum()):
             break
         t = t * _root(downs, ups)
-    return Scales(s * t * alive, curves, weighs, gap)
+    s, ups, downs = _rows_balanced(g, w, t)
+    return Scales(s * t * alive, float(ups.sum()), float(downs.sum()), _gap(ups, downs))
+
+
+def _rows_balanced(g: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best s for a t, and what the columns then hold of curvature and of weights."""
+    s = _root((w / t).sum(2, keepdim=True), (g * t).sum(2, keepdim=True))
+    return s, (g * s * t).sum(1, keepdim=True), (w / (s * t)).sum(1, keepdim=True)
+
+
+def _gap(ups: Tensor, downs: Tensor) -> float:
+    """By Jensen's inequality no step by at most REACH in log t gains more."""
+    return REACH * float((ups - downs).abs().sum())
 
 
 def _root(above: Tensor, below: Tensor) -> Tensor:
