@@ -154,6 +154,20 @@ def test_sharpness_at_the_balanced_point() -> None:
         )
 
 
+def test_the_size_of_dead_units_does_not_matter() -> None:
+    """One that a small step would wake, with weights out that no orbit balances."""
+    objective = small_net()
+    x, p = objective.batches[0][0], objective.params
+    bias = p["0.bias"].clone()
+    bias[0] = -float((x @ p["0.weight"][0]).max()) - 1e-3
+    dead = objective.at({"0.bias": bias})
+    group = sl.symmetries(dead)
+    twin = group.apply(dead, -6.0 * torch.eye(group.dim).double()[0])
+    assert not torch.equal(twin.params["0.weight"][0], dead.params["0.weight"][0])
+    values = [measured("balanced_sharpness", o) for o in (dead, twin)]
+    assert values[1] == pytest.approx(values[0], rel=1e-4)
+
+
 def test_one_sided_rescalings_single_out_no_point() -> None:
     """A bias of keys moves no attention: it can be of any size."""
     layer = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, dropout=0.0, norm_first=True)

@@ -21,13 +21,11 @@ def maps(instruments: Instruments) -> dict[str, Tensor]:
 
 def _maps(instruments: Instruments) -> dict[str, Tensor]:
     layers, found = instruments.group.layerwise(), {}
-    scales = layers.log_scales(
-        layers.random(0, 1.0)
-    )  # at random: different forms have other values
+    # at random: what is scaled by other forms has other values
+    scales = layers.log_scales(layers.random(0, 1.0))
     for name, shape in instruments.objective.shapes.items():
-        terms = scales.get(name, ())
-        values = added(terms) if terms else torch.zeros(())
-        numbers = values.double().round(decimals=DIGITS).unique(return_inverse=True)[1]
+        values = added(scales.get(name, ())).round(decimals=DIGITS)
+        numbers = values.unique(return_inverse=True)[1]
         found[name] = numbers.expand(shape).to(instruments.objective.device)
     return found
 
