@@ -15,62 +15,14 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import randomized
 from cases import labels, randn
-from spiritlevel.base.estimate import Estimate, Status
+from quadratics import CURVATURES, at_rest, quadratic
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import ball, invariant, noise
 from spiritlevel.measures.instruments import Instruments
-
-CURVATURES = torch.tensor([0.2, 1.0, 3.0, 0.7, 0.05], dtype=torch.float64)
-
-
-class Point(nn.Module):
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        self.w = nn.Parameter(start.clone())
-
-
-def quadratic(start: Tensor, minimum: Tensor, base: float = 0.0) -> sl.Objective:
-    """L(w) = base + 1/2 sum lambda_i (w_i - m_i)^2."""
-
-    def loss(model: Any, batch: Any) -> Tensor:
-        return base + 0.5 * (CURVATURES * (model.w - minimum) ** 2).sum() + 0 * batch[0].sum()
-
-    return sl.Objective(Point(start), (randn(4, 1), labels(4)), loss)
-
-
-def at_rest(base: float = 0.0) -> sl.Objective:
-    w = randn(5, seed=3)
-    return quadratic(w, w, base)
 
 
 def measured(name: str, objective: sl.Objective, **options: Any) -> Estimate:
     return sl.MEASURES[name](objective, **options)
-
-
-@pytest.mark.parametrize("eps", [1e-3, 5e-4])
-def test_keskar_in_closed_form(eps: float) -> None:
-    """At x = 0 the box is eps wide and the maximum a corner: 50 eps^2 sum lambda."""
-    zero = torch.zeros(5, dtype=torch.float64)
-    found = ball.keskar(Instruments(quadratic(zero, zero)), eps=eps)
-    assert found.value == pytest.approx(50 * eps**2 * float(CURVATURES.sum()), rel=1e-9)
-    assert found.status is Status.LOWER_BOUND
-    away = at_rest(base=2.0)
-    box = eps * (away.vector.abs() + 1)
-    corner = 0.5 * float((CURVATURES * box**2).sum())
-    found = ball.keskar(Instruments(away), eps=eps)
-    assert found.value == pytest.approx(100 * corner / 3, rel=1e-9)
-
-
-def test_keskar_in_a_subspace() -> None:
-    """With as many directions as parameters the pseudo-inverse is the inverse."""
-    objective = at_rest()
-    found = ball.keskar_subspace(Instruments(objective, seed=4)).value
-    a = torch.randn(5, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    a = a / a.norm(dim=0)
-    box = 1e-3 * (torch.linalg.solve(a, objective.vector).abs() + 1)
-    corners = [a @ (box * torch.tensor(c).double()) for c in itertools.product((-1, 1), repeat=5)]
-    best = max(0.5 * float((CURVATURES * c**2).sum()) for c in corners)
-    assert found <= 100 * best * (1 + 1e-9)
-    assert found >= 100 * best * 0.5  # ten iterations may end in another corner
 
 
 def test_eps_sharpness_of_a_quadratic() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.measures.base import LAYER, TWO, UNIT, Bottom, Measure, Work
+from spiritlevel.measures.ball import RADIUS, worst_relative
+from spiritlevel.measures.base import DINH, LAYER, TWO, UNIT, Bottom, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.orbit import OrbitMinimum
 
@@ -16,6 +20,30 @@ def orbit_spectral(instruments: Instruments) -> Estimate:
 def orbit_trace(instruments: Instruments) -> Estimate:
     """min over the orbit of the trace of the Gauss-Newton matrix."""
     return _estimate(instruments.least_trace)
+
+
+def orbit_frobenius(instruments: Instruments) -> Estimate:
+    """min over the orbit of the Frobenius norm of the Gauss-Newton matrix."""
+    return _estimate(instruments.least("frobenius", seed=instruments.seed))
+
+
+def balanced_sharpness(instruments: Instruments, radius: float = RADIUS) -> Estimate:
+    """max over ||d||_2 <= rho of (L(t + d) - L) / (1 + L), t where tr G is least over the orbit.
+
+    The eps-sharpness of Dinh et al. (2017) at the one point that the orbit singles out, a lower
+    bound of it. It is not the least over the orbit, which lies below the true maximum there. Only
+    parameters with G_ii > 0 move: no orbit says of which size those of dead units should be.
+    """
+    least = instruments.least_trace
+    if least.divided_out:
+        raise SpiritlevelError(
+            "this network has rescalings with curvature on one side only (weights before a norm): "
+            'its orbit singles out no point; use "orbit_trace" or "adaptive_worst"'
+        )
+    there = Instruments(least.objective, seed=instruments.seed, compile=instruments.compile)
+    curved = (instruments.diagonal.values > 0).to(least.objective.vector)
+    found = worst_relative(there, curved, radius)
+    return replace(found, value=found.value / (1 + least.objective.value()))
 
 
 def _estimate(found: OrbitMinimum) -> Estimate:
@@ -70,5 +98,27 @@ ENTRIES: dict[str, Measure] = {
         bottom=Bottom("spectral", "ggn"),
         points=TWO,
         work=Work(gauss_newton=40, diagonals=1),
+    ),
+    "orbit_frobenius": Measure(
+        orbit_frobenius,
+        title="least Gauss-Newton Frobenius norm",
+        family="orbit",
+        invariances=UNIT,
+        cost="500 products, or the whole matrix",
+        is_sharpness=True,
+        bottom=Bottom("frobenius", "ggn"),
+        points=TWO,
+        work=Work(gauss_newton=500, diagonals=1),
+    ),
+    "balanced_sharpness": Measure(
+        balanced_sharpness,
+        title="eps-sharpness where the trace is least",
+        family="orbit",
+        invariances=UNIT,
+        reference=DINH,
+        cost="an exact diagonal and 40 gradients",
+        is_sharpness=True,
+        points=TWO,
+        work=Work(gradients=40, products=12, diagonals=1),
     ),
 }

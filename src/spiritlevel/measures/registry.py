@@ -11,14 +11,19 @@ from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import (
+    adaptive,
+    attention,
     ball,
     counts,
     course,
     curvature,
     invariant,
+    keskar,
     least,
     margins,
+    metric,
     noise,
+    normalized,
     norms,
     paths,
 )
@@ -27,13 +32,12 @@ from spiritlevel.measures.instruments import Instruments
 
 WORDS = ("title", "family", "reference", "cost")
 
+FAMILIES = (
+    *(curvature, ball, keskar, adaptive, invariant, normalized, metric, attention),
+    *(noise, paths, norms, margins, counts, course, least),
+)
 MEASURES: dict[str, Measure] = {
-    name: entry
-    for family in (
-        *(curvature, ball, invariant, noise, paths, least),
-        *(counts, margins, norms, course),
-    )
-    for name, entry in family.ENTRIES.items()
+    name: entry for family in FAMILIES for name, entry in family.ENTRIES.items()
 }
 
 

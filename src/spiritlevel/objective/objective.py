@@ -18,7 +18,7 @@ from spiritlevel.base.memory import free_bytes, relieved
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.base.tensors import flatten, map_tensors, spans, unflatten
 from spiritlevel.objective import batches as frozen
-from spiritlevel.objective import builder
+from spiritlevel.objective import builder, slopes
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import Heads, Loss, Total, moved
 from spiritlevel.objective.module import Scope, cast, private_copy
@@ -230,15 +230,14 @@ class Objective:
         with differentiable(recurrent=self.recurrent):
             return self.mean(self.gradient_sum)
 
-    @torch.inference_mode(False)
+    def value_and_gradient(self) -> tuple[float, Tensor]:
+        """L(theta) and grad L(theta) from one pass over the data."""
+        with differentiable(recurrent=self.recurrent):
+            return slopes.mean(self)
+
     def gradient_sum(self, batch: Batch) -> Tensor:
         """The gradient of the summed loss of one batch."""
-        point = {k: v.clone().requires_grad_() for k, v in self._params.items()}
-        total = self.total(point, batch)[0]
-        if not total.requires_grad:  # a loss that no chosen parameter reaches
-            return torch.zeros(self.size, dtype=self.dtype, device=self.device)
-        pieces = torch.autograd.grad(total, list(point.values()), materialize_grads=True)
-        return torch.cat([piece.reshape(-1) for piece in pieces])
+        return slopes.summed(self, batch)[1]
 
     def per_example_gradients(self) -> Tensor:
         """One row per example, (examples, size), whose mean is the gradient.
