@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,13 +76,11 @@ def noise(instruments: Instruments) -> Noise:
 
 def gradients(objective: Objective) -> Iterator[Tensor]:
     """One row per example, whose mean is the gradient; some rows at a time."""
-    each = grad(lambda params, example: _loss(objective, params, example))
-    pieces = of_examples(
-        objective,
-        lambda params, example: flatten(each(params, example)),
-        objective.gradient_sum,
-    )
-    for rows in pieces:
+
+    def mapped(params: Params, example: Batch) -> Tensor:
+        return flatten(grad(lambda p: _loss(objective, p, example))(params))
+
+    for rows in of_examples(objective, objective.gradient_sum, mapped):
         yield rows * (objective.examples / objective.count)
 
 
@@ -91,17 +89,21 @@ def curvatures(instruments: Instruments, v: Tensor) -> Tensor:
     objective, operator = instruments.objective, instruments.hessian
     checked = functools.cache(lambda: _checked(objective))
 
-    def along(params: Params, example: Batch) -> Tensor:
+    def forward(params: Params, example: Batch) -> Tensor:
         slope = grad(lambda p: _loss(objective, p, example))
         return flatten(jvp(slope, (params,), (objective.named(v),))[1]) @ v
+
+    def backward(params: Params, example: Batch) -> Tensor:
+        slope = grad(lambda p: _loss(objective, p, example))
+        return flatten(grad(lambda p: flatten(slope(p)) @ v)(params)) @ v
 
     def alone(single: Batch) -> Tensor:
         return checked()(single, v) @ v
 
     wanted, scale = float(v @ (operator @ v)), objective.examples / objective.count
-    found = scale * torch.cat(list(of_examples(objective, along, alone))).double()
+    found = scale * torch.cat(list(of_examples(objective, alone, forward, backward))).double()
     if abs(float(found.mean()) - wanted) > TOLERANCE[objective.dtype] * float(found.abs().mean()):
-        found = scale * torch.cat(list(of_examples(objective, None, alone))).double()
+        found = scale * torch.cat(list(of_examples(objective, alone))).double()
     return found
 
 
@@ -110,20 +112,25 @@ def _checked(objective: Objective) -> Callable[[Batch, Tensor], Tensor]:
     way = climb(objective)
     if way.product is difference_of_gradients and way.checked_in == torch.float64:
         objective = objective.to(torch.float64)  # differences need the digits
-    return lambda batch, v: way.product(objective, batch, [v.to(objective.dtype)])[0].to(v)
+
+    def product(batch: Batch, v: Tensor) -> Tensor:
+        placed = map_tensors(objective.place, batch)
+        return way.product(objective, placed, [v.to(objective.dtype)])[0].to(v)
+
+    return product
 
 
 def of_examples(
-    objective: Objective, of: Single | None, alone: Callable[[Batch], Tensor]
+    objective: Objective, alone: Callable[[Batch], Tensor], *ways: Single
 ) -> Iterator[Tensor]:
-    """A function of every example, stacked, some at a time: by vmap of `of`, else `alone`."""
+    """A function of every example, stacked, some at a time: by vmap of some way, or alone."""
     if not objective.separable:
         raise SpiritlevelError(
             "this is made of the gradients of single examples, but the loss of a batch is no sum "
             'over its examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
         )
     for piece in _pieces(objective):
-        yield relieved(lambda piece=piece: _stacked(objective, of, alone, piece))
+        yield relieved(lambda piece=piece: _stacked(objective, alone, ways, piece))
 
 
 def _pieces(objective: Objective) -> Iterator[Batch]:
@@ -139,13 +146,17 @@ def _pieces(objective: Objective) -> Iterator[Batch]:
 
 @set_apart()
 def _stacked(
-    objective: Objective, of: Single | None, alone: Callable[[Batch], Tensor], piece: Batch
+    objective: Objective,
+    alone: Callable[[Batch], Tensor],
+    ways: Sequence[Single],
+    piece: Batch,
 ) -> Tensor:
     with objective.smooth():
-        found = None if of is None else _mapped(of, objective.params, objective.here(piece))
-        if found is None:
-            found = torch.stack([alone(single) for single in frozen.singles(piece)])
-    return found
+        for way in ways:
+            found = _mapped(way, objective.params, objective.here(piece))
+            if found is not None:
+                return found
+        return torch.stack([alone(single) for single in frozen.singles(piece)])
 
 
 def _mapped(of: Single, params: Params, piece: Batch) -> Tensor | None:
