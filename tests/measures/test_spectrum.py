@@ -119,7 +119,7 @@ def test_an_edge_in_a_gap_costs_less_than_one_in_a_crowd() -> None:
     # each eigenvalue near the edge is worth its logarithm
     found = sl.density(sl.hessian(quadratic(crowd)), probes=4, steps=40)
     edge = 0.03
-    one, two = (found.sum_over(f, above=edge).error for f in (torch.log, lambda x: 2 * x.log()))
+    one, two = (found.sum_over(f, low=edge).error for f in (torch.log, lambda x: 2 * x.log()))
     assert two == pytest.approx(2 * one)
     assert one >= found._unplaced(edge) * abs(float(torch.tensor(edge).log())) * 0.999
 
@@ -131,13 +131,13 @@ def test_sums_over_a_density_are_those_of_its_quadrature() -> None:
     assert abs(square.value - float(LARGE.square().sum())) <= 3 * square.error
     assert found.sum_over().value == pytest.approx(len(LARGE))
     assert found.sum_over().error == pytest.approx(0, abs=1e-9)
-    assert found.count_below(0.2).value == pytest.approx(found.sum_over(below=0.2).value)
-    parts = found.sum_over(below=0.2).value + found.sum_over(above=0.2).value
+    assert found.count_below(0.2).value == pytest.approx(found.sum_over(high=0.2).value)
+    parts = found.sum_over(high=0.2).value + found.sum_over(low=0.2).value
     assert parts == pytest.approx(len(LARGE))
     with pytest.raises(sl.SpiritlevelError, match="of is a float; give a function"):
         found.sum_over(0.5)  # type: ignore[arg-type]
-    with pytest.raises(sl.SpiritlevelError, match="above=nan"):
-        found.sum_over(above=float("nan"))
+    with pytest.raises(sl.SpiritlevelError, match="low=nan"):
+        found.sum_over(low=float("nan"))
 
 
 @pytest.mark.parametrize("size", [150, 600])

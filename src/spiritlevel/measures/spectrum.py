@@ -33,14 +33,14 @@ class Dense:
         self,
         of: Callable[[Tensor], Tensor] = torch.ones_like,
         *,
-        above: float | None = None,
-        below: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
     ) -> Estimate:
         inside = torch.ones_like(self.nodes, dtype=torch.bool)
-        if above is not None:
-            inside &= self.nodes > above
-        if below is not None:
-            inside &= self.nodes < below
+        if low is not None:
+            inside &= self.nodes > low
+        if high is not None:
+            inside &= self.nodes < high
         value = float(of(self.nodes[inside]).sum())
         return Estimate(value, matvecs=self.matvecs, seconds=self.seconds)
 
@@ -75,7 +75,7 @@ def log_determinant(instruments: Instruments, above: float = 1e-3) -> Estimate:
     density says how many of them may be on the other side, each worth |log(above * ||H||_2)|.
     """
     found = spectrum(instruments)
-    return found.sum_over(torch.log, above=_threshold(found, above))
+    return found.sum_over(torch.log, low=_threshold(found, above))
 
 
 def near_zero_share(
@@ -87,7 +87,7 @@ def near_zero_share(
     """
     found = spectrum(instruments)
     edge = _threshold(found, below, absolute)
-    return _share(instruments, found.sum_over(above=-edge, below=edge))
+    return _share(instruments, found.sum_over(low=-edge, high=edge))
 
 
 def negative_share(instruments: Instruments, below: float = 1e-3) -> Estimate:
@@ -97,7 +97,7 @@ def negative_share(instruments: Instruments, below: float = 1e-3) -> Estimate:
     inertia; but neither would rounding let it be counted where many eigenvalues are zero.
     """
     found = spectrum(instruments)
-    return _share(instruments, found.sum_over(below=-_threshold(found, below)))
+    return _share(instruments, found.sum_over(high=-_threshold(found, below)))
 
 
 def _threshold(found: Dense | Density, relative: float, absolute: bool = False) -> float:

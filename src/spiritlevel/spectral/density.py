@@ -42,28 +42,28 @@ class Density:
     def count_below(self, threshold: float) -> Estimate:
         """How many eigenvalues lie below `threshold`; the error is that of `sum_over`."""
         number("threshold", threshold)
-        return self.sum_over(below=threshold)
+        return self.sum_over(high=threshold)
 
     def sum_over(
         self,
         of: Callable[[Tensor], Tensor] = torch.ones_like,
         *,
-        above: float | None = None,
-        below: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
     ) -> Estimate:
-        """sum of f(lambda) over the eigenvalues between `above` and `below`, their number if f = 1.
+        """sum of f(lambda) over the eigenvalues between `low` and `high`, their number if f = 1.
 
         The error joins the spread over the probes with what cannot be placed to either side of an
         edge, times f there: half the weight of the node next to it, or of all within `resolution`.
         """
         function("of", of, "a tensor of eigenvalues")
-        edges = {"above": above, "below": below}
+        edges = {"low": low, "high": high}
         for name, edge in edges.items():
             if edge is not None:
                 number(name, edge)
         given = [edge for edge in edges.values() if edge is not None]
-        inside = (self.nodes > (-math.inf if above is None else above)).double()
-        inside *= self.nodes < (math.inf if below is None else below)
+        inside = (self.nodes > (-math.inf if low is None else low)).double()
+        inside *= self.nodes < (math.inf if high is None else high)
         for edge in given:
             inside[(self.nodes - edge).abs() <= self.resolution] = 0.5
         sums = self.size * (self.weights * torch.where(inside > 0, inside * of(self.nodes), 0.0))
