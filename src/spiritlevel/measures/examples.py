@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -162,7 +163,9 @@ def _stacked(
 def _mapped(of: Single, params: Params, piece: Batch) -> Tensor | None:
     """By vmap; None where there is no batching rule, or control flow."""
     try:
-        return vmap(of, in_dims=(None, 0))(params, piece)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of recurrent nets
+            return vmap(of, in_dims=(None, 0))(params, piece)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError):
