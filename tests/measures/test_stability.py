@@ -289,6 +289,14 @@ def test_alignment_of_any_loss_is_that_of_dense_matrices(n: int) -> None:
         assert found.error <= 0.15 * truth
 
 
+def test_alignment_of_rows_that_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = with_errors(randn(9, 4), randn(9, 2, seed=8))
+    kept = measured("alignment", objective).value
+    monkeypatch.setattr(examples, "ROOM", {"cpu": 2 * objective.size})
+    monkeypatch.setattr(examples, "KEPT", 0)
+    assert measured("alignment", objective).value == pytest.approx(kept, rel=1e-9)
+
+
 def test_the_loss_grows_by_what_sgd_stability_says() -> None:
     """The mean over all steps with one example, of a linear model: no less than its square."""
     objective = with_errors(randn(7, 4), randn(7, 1, seed=8), half_square)
