@@ -13,6 +13,7 @@ from torch.func import grad, jvp, vmap
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import relieved
+from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten, map_tensors
 from spiritlevel.curvature.ladder import TOLERANCE, climb, difference_of_gradients
@@ -130,8 +131,10 @@ def of_examples(
             "this is made of the gradients of single examples, but the loss of a batch is no sum "
             'over its examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
         )
-    for piece in _pieces(objective):
-        yield relieved(lambda piece=piece: _stacked(objective, alone, ways, piece))
+    with bar(objective.examples, "examples") as progress:
+        for piece in _pieces(objective):
+            yield relieved(lambda piece=piece: _stacked(objective, alone, ways, piece))
+            progress.update(frozen.examples(piece))
 
 
 def _pieces(objective: Objective) -> Iterator[Batch]:
