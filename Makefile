@@ -1,6 +1,7 @@
 # make demo    the main job on the embedded default
 # make test    the tests
 # make check   the tests, the linter, the types and the import layers
+# make cross   the same numbers from other libraries; fails where one is missing or nothing is run
 # Each sets up its own virtual environment once; PYTHON chooses the interpreter.
 
 PYTHON ?= python3
@@ -10,13 +11,13 @@ BIN := $(VENV)/bin
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check cross format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/spiritlevel audit -o report.html
 
 # two workers whose BLAS has two threads each wait for each other: that alone doubles some tests
-test check: export OMP_NUM_THREADS := 1
+test check cross: export OMP_NUM_THREADS := 1
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(WORKERS)
@@ -27,6 +28,10 @@ check: $(VENV)/.check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest $(WORKERS)
+
+# pytest itself fails where it collects nothing
+cross: $(VENV)/.cross
+	PEERS=required $(BIN)/python -m pytest tests/cross_library
 
 format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
@@ -46,6 +51,11 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.check: $(VENV)/.made pyproject.toml constraints.txt
 	$(INSTALL) -e ".[test,check]"
+	touch $@ $(VENV)/.test $(VENV)/.demo
+
+$(VENV)/.cross: $(VENV)/.made pyproject.toml constraints.txt
+	$(INSTALL) -e ".[test,peers]"
+	$(INSTALL) --no-deps "curvlinops-for-pytorch>=3,<4" "backpack-for-pytorch>=1.7,<2"
 	touch $@ $(VENV)/.test $(VENV)/.demo
 
 clean:

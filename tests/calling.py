@@ -116,6 +116,7 @@ def _of_operators() -> Calls:
         "restricted": {"operator": sl.hessian(shared()["objective"]), "names": "0.*"},
         "scaled": {"diagonal": torch.ones(5)},
         "Density.count_below": {"threshold": 0.0},
+        "Density.sum_over": {"of": torch.square, "low": 0.0, "high": 1.0},
     }
 
 

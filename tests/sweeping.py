@@ -32,7 +32,7 @@ NUMBERS: list[Any] = [NAN, INF, -INF, -1, 0]
 
 # What the annotation does not say: numbers that may be negative, zero or infinite, texts that are
 # no names, containers that may be empty.
-SIGNED = {"seed", "threshold", "a", "growth", "index", "enough", "scale"}
+SIGNED = {"seed", "threshold", "low", "high", "a", "growth", "index", "enough", "scale"}
 ZERO = SIGNED | {"tol", "rtol", "sketch", "b", "spread", "cost", "leading"}
 INFINITE = {"enough"}
 WORDS = {"title", "family", "reference", "cost", "name", "how", "path"}

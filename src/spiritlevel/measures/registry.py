@@ -26,6 +26,8 @@ from spiritlevel.measures import (
     normalized,
     norms,
     paths,
+    spectrum,
+    stability,
 )
 from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
@@ -33,8 +35,8 @@ from spiritlevel.measures.instruments import Instruments
 WORDS = ("title", "family", "reference", "cost")
 
 FAMILIES = (
-    *(curvature, ball, keskar, adaptive, invariant, normalized, metric, attention),
-    *(noise, paths, norms, margins, counts, course, least),
+    *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention),
+    *(noise, paths, norms, margins, counts, course, stability, least),
 )
 MEASURES: dict[str, Measure] = {
     name: entry for family in FAMILIES for name, entry in family.ENTRIES.items()

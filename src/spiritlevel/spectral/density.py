@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import number
+from spiritlevel.base.doors import function, number
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.progress import bar
@@ -38,28 +40,50 @@ class Density:
     status: Status = Status.CONVERGED
 
     def count_below(self, threshold: float) -> Estimate:
-        """How many eigenvalues lie below `threshold`.
-
-        The error joins the spread over the probes with what cannot be placed to either side:
-        half the weight of the node next to the threshold, or of all within `resolution` of it.
-        """
+        """How many eigenvalues lie below `threshold`; the error is that of `sum_over`."""
         number("threshold", threshold)
-        away = (self.nodes - threshold).abs()
-        blurred = away <= self.resolution
-        below = (self.nodes < threshold) & ~blurred
-        middle = 0.5 * self.weights * blurred
-        counts = self.size * ((self.weights * below).sum(1) + middle.sum(1))
-        nearest = 0.5 * self.weights.gather(1, away.argmin(1, keepdim=True)).mean()
-        unsure = self.size * max(float(nearest), float(middle.sum(1).mean()))
-        spread = standard_error(counts)
+        return self.sum_over(high=threshold)
+
+    def sum_over(
+        self,
+        of: Callable[[Tensor], Tensor] = torch.ones_like,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> Estimate:
+        """sum of f(lambda) over the eigenvalues between `low` and `high`, their number if f = 1.
+
+        The error joins the spread over the probes with what cannot be placed to either side of an
+        edge, times f there: half the weight of the node next to it, or of all within `resolution`.
+        """
+        function("of", of, "a tensor of eigenvalues")
+        edges = {"low": low, "high": high}
+        for name, edge in edges.items():
+            if edge is not None:
+                number(name, edge)
+        given = [edge for edge in edges.values() if edge is not None]
+        inside = (self.nodes > (-math.inf if low is None else low)).double()
+        inside *= self.nodes < (math.inf if high is None else high)
+        for edge in given:
+            inside[(self.nodes - edge).abs() <= self.resolution] = 0.5
+        sums = self.size * (self.weights * torch.where(inside > 0, inside * of(self.nodes), 0.0))
+        jumps = [float(of(self.nodes.new_tensor([edge])).abs()) for edge in given]
+        unsure = [self._unplaced(e) * jump for e, jump in zip(given, jumps, strict=True)]
         return Estimate(
-            float(counts.mean()),
-            stderr=float(spread**2 + unsure**2) ** 0.5,
+            float(sums.sum(1).mean()),
+            stderr=math.hypot(standard_error(sums.sum(1)), *unsure),
             matvecs=self.matvecs,
             seconds=self.seconds,
             status=self.status,
             remedy="" if self.status is Status.CONVERGED else "run again without interruption",
         )
+
+    def _unplaced(self, edge: float) -> float:
+        """How many eigenvalues may lie to either side of it."""
+        away = (self.nodes - edge).abs()
+        nearest = self.weights.gather(1, away.argmin(1, keepdim=True)).mean()
+        blurred = (self.weights * (away <= self.resolution)).sum(1).mean()
+        return 0.5 * self.size * max(float(nearest), float(blurred))
 
 
 def density(
@@ -97,7 +121,7 @@ def density(
         weights=weights,
         size=operator.size,
         sigma=width,
-        resolution=_resolution(operator) * float(nodes.abs().max()),
+        resolution=resolution(operator) * float(nodes.abs().max()),
         matvecs=len(nodes) * steps * operator.cost,
         seconds=time.perf_counter() - begin,
         status=status,
@@ -151,6 +175,6 @@ def negative_eigenvalues(
     return found.count_below(-max(threshold, 2 * found.resolution))
 
 
-def _resolution(operator: Operator) -> float:
+def resolution(operator: Operator) -> float:
     """Relative to the norm: how far apart two nodes must be to be told apart."""
     return max(operator.rounding or 0.0, 100 * torch.finfo(operator.dtype).eps)

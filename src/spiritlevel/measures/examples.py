@@ -1,0 +1,183 @@
+"""What single examples add to the loss: their gradients, and their curvature along a direction."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import relieved
+from spiritlevel.base.progress import bar
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import flatten, map_tensors
+from spiritlevel.curvature.ladder import TOLERANCE, climb, difference_of_gradients
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import Objective
+from spiritlevel.objective import batches as frozen
+from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.objective import Params
+
+ROOM = {"cpu": 2**24, "cuda": 2**28}  # numbers that are laid out at once
+KEPT = 4  # times as many are kept for later
+
+Single = Callable[[Params, Batch], Tensor]  # of the parameters and one example without its axis
+
+
+@dataclass(frozen=True)
+class Noise:
+    """R, the gradients of single examples less their mean, one row for each: Sigma = R'R / n.
+
+    Kept where it is small, else made anew, some rows at a time.
+    """
+
+    objective: Objective
+    mean: Tensor
+    kept: Tensor | None = None
+
+    def rows(self) -> Iterator[Tensor]:
+        if self.kept is not None:
+            yield self.kept
+            return
+        for piece in gradients(self.objective):
+            yield piece - self.mean
+
+    @property
+    def variance(self) -> float:
+        """tr Sigma."""
+        squares = sum(float(rows.double().square().sum()) for rows in self.rows())
+        return squares / self.objective.examples
+
+    def through(self, of: Callable[[Tensor], Tensor], signs: Tensor) -> Tensor:
+        """R A R' s / n for a matrix A that is known by its products."""
+        combined, start = 0.0, 0
+        for rows in self.rows():
+            combined = combined + rows.T @ signs[start : start + len(rows)]
+            start += len(rows)
+        image = of(torch.as_tensor(combined))
+        return torch.cat([rows @ image for rows in self.rows()]) / self.objective.examples
+
+
+def noise(instruments: Instruments) -> Noise:
+    """Made once for all measures of one objective."""
+
+    def make() -> Noise:
+        objective = instruments.objective
+        plain = Noise(objective, instruments.gradient)
+        if objective.examples * objective.size > KEPT * _room(objective):
+            return plain
+        return Noise(objective, instruments.gradient, torch.cat(list(plain.rows())))
+
+    return instruments.once("example_noise", make)
+
+
+def gradients(objective: Objective) -> Iterator[Tensor]:
+    """One row per example, whose mean is the gradient; some rows at a time."""
+
+    def mapped(params: Params, example: Batch) -> Tensor:
+        return flatten(grad(lambda p: _loss(objective, p, example))(params))
+
+    for rows in of_examples(objective, objective.gradient_sum, mapped):
+        yield rows * (objective.examples / objective.count)
+
+
+def curvatures(instruments: Instruments, v: Tensor) -> Tensor:
+    """v'H_i v for every example, whose mean is v'H v: compared with a product that is checked."""
+    objective, operator = instruments.objective, instruments.hessian
+    checked = functools.cache(lambda: _checked(objective))
+
+    def forward(params: Params, example: Batch) -> Tensor:
+        slope = grad(lambda p: _loss(objective, p, example))
+        return flatten(jvp(slope, (params,), (objective.named(v),))[1]) @ v
+
+    def backward(params: Params, example: Batch) -> Tensor:
+        slope = grad(lambda p: _loss(objective, p, example))
+        return flatten(grad(lambda p: flatten(slope(p)) @ v)(params)) @ v
+
+    def alone(single: Batch) -> Tensor:
+        return checked()(single, v) @ v
+
+    wanted, scale = float(v @ (operator @ v)), objective.examples / objective.count
+    found = scale * torch.cat(list(of_examples(objective, alone, forward, backward))).double()
+    if abs(float(found.mean()) - wanted) > TOLERANCE[objective.dtype] * float(found.abs().mean()):
+        found = scale * torch.cat(list(of_examples(objective, alone))).double()
+    return found
+
+
+def _checked(objective: Objective) -> Callable[[Batch, Tensor], Tensor]:
+    """Products with the Hessian of a batch, by the way that agrees with finite differences."""
+    way = climb(objective)
+    if way.product is difference_of_gradients and way.checked_in == torch.float64:
+        objective = objective.to(torch.float64)  # differences need the digits
+
+    def product(batch: Batch, v: Tensor) -> Tensor:
+        placed = map_tensors(objective.place, batch)
+        return way.product(objective, placed, [v.to(objective.dtype)])[0].to(v)
+
+    return product
+
+
+def of_examples(
+    objective: Objective, alone: Callable[[Batch], Tensor], *ways: Single
+) -> Iterator[Tensor]:
+    """A function of every example, stacked, some at a time: by vmap of some way, or alone."""
+    if not objective.separable:
+        raise SpiritlevelError(
+            "this is made of the gradients of single examples, but the loss of a batch is no sum "
+            'over its examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
+        )
+    with bar(objective.examples, "examples") as progress:
+        for piece in _pieces(objective):
+            yield relieved(lambda piece=piece: _stacked(objective, alone, ways, piece))
+            progress.update(frozen.examples(piece))
+
+
+def _pieces(objective: Objective) -> Iterator[Batch]:
+    """Of the data, so small that a row of every example fits."""
+    at_once = max(_room(objective) // objective.size, 1)
+    for batch in objective.batches:
+        if not frozen.divisible(batch):
+            yield batch
+            continue
+        for start in range(0, frozen.examples(batch), at_once):
+            yield frozen.rows(batch, slice(start, start + at_once))
+
+
+@set_apart()
+def _stacked(
+    objective: Objective,
+    alone: Callable[[Batch], Tensor],
+    ways: Sequence[Single],
+    piece: Batch,
+) -> Tensor:
+    with objective.smooth():
+        for way in ways:
+            found = _mapped(way, objective.params, objective.here(piece))
+            if found is not None:
+                return found
+        return torch.stack([alone(single) for single in frozen.singles(piece)])
+
+
+def _mapped(of: Single, params: Params, piece: Batch) -> Tensor | None:
+    """By vmap; None where there is no batching rule, or control flow."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of recurrent nets
+            return vmap(of, in_dims=(None, 0))(params, piece)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError):
+        return None
+
+
+def _loss(objective: Objective, params: Params, example: Batch) -> Tensor:
+    return objective.total(params, map_tensors(lambda t: t.unsqueeze(0), example))[0]
+
+
+def _room(objective: Objective) -> int:
+    return ROOM.get(objective.device.type, ROOM["cpu"])
