@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 
 import spiritlevel as sl
+import zoo
 from cases import BY_NAME, labels, randn
 from spiritlevel.coordinates.inputs import Representation
 from spiritlevel.objective import Objective
@@ -230,7 +231,7 @@ def _of_results() -> Calls:
         "estimate": {"measures": ["loss"]},
         "measure": {"names": ["loss"]},
         "register": {"name": "a measure of the sweep"},
-        **plain(*(f"MEASURES[{name!r}]" for name in sl.MEASURES)),
+        **{f"MEASURES[{name!r}]": _of_measure(name) for name in sl.MEASURES},
         "load": {"path": written("Table")},
         "write_report": {"result": table, "path": Path("/dev/null")},
         **plain(*(f"{kind}.{m}" for kind in RESULT_KINDS for m in ("to_csv", "to_json"))),
@@ -242,6 +243,12 @@ def _of_results() -> Calls:
         "Forecast.__getitem__": {"name": "loss"},
         "Table.__getitem__": {"name": "loss"},
     }
+
+
+def _of_measure(name: str) -> dict[str, Any]:
+    """A network for which it is defined, and how that came to be."""
+    known = zoo.trained("transformer" if name == "geodesic_curvature" else "mlp")
+    return {"objective": known.objective(), "init": known.init, "losses": zoo.LOSSES}
 
 
 def written(kind: str) -> Path:

@@ -20,7 +20,7 @@ from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
 from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.registry import MEASURES, checked
+from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends
 from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.orbit import OrbitMinimum
@@ -88,11 +88,9 @@ def audit(
     refuse_given(objective, init, losses)
     begin = time.perf_counter()
     group = group_of(objective, group)
-    both_ends = any(MEASURES[name].ends == 2 for name in names)
     here = {"tol": tol, "rtol": rtol, "budget": budget}
-    course = {"init": init, "losses": losses}
-    work = _Work(objective, group, seed, strength, both_ends, here, course)
-    work.notes += objective.notes
+    course = {"init": init, "losses": losses, "both_ends": needs_both_ends(names)}
+    work = _Work(objective, group, seed, strength, here, course, notes=list(objective.notes))
     work.find_points(names)
     found_points = time.perf_counter()
     refuses = (SpiritlevelError, ArithmeticError, RuntimeError)  # one bad row is not the audit
@@ -135,9 +133,8 @@ class _Work:
     group: Group
     seed: int
     strength: float
-    both_ends: bool
     accuracy: dict[str, Any]
-    course: dict[str, Any]
+    course: dict[str, Any]  # and what else is the same everywhere
     elements: dict[str, Tensor] = field(default_factory=dict)
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
@@ -192,7 +189,6 @@ class _Work:
             "seed": self.seed,
             "group": self.group,
             "compile": False,
-            "both_ends": self.both_ends,
             **self.course,
         }
 

@@ -17,7 +17,7 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.registry import MEASURES, checked
+from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import supremum
 from spiritlevel.results.comparison import Answer, Comparison, Interval, Pair, Turned
@@ -67,10 +67,9 @@ def compare(
     names = checked(measures, single=True)
     before = _before(objectives, init)
     begin = time.perf_counter()
-    both_ends = any(MEASURES[name].ends == 2 for name in names)
-    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget, "both_ends": both_ends}
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
     # compiling for every network would take longer than its products do
-    settings["compile"] = False
+    settings |= {"compile": False, "both_ends": needs_both_ends(names)}
     work = _Work(
         {n: Bottoms(Instruments(o, init=before[n], **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],

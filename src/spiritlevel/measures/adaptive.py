@@ -78,6 +78,11 @@ def _of_length_one(loss: Loss) -> Loss:
 
     def outputs(model: nn.Module, batch: Batch) -> Tensor:
         f = loss.outputs(model, batch)
+        if f.shape[axis] < 3:
+            raise SpiritlevelError(
+                "two logits of length one are a decision and no more: a measure with normalized "
+                "logits needs three classes; use the one without"
+            )
         f = f - f.mean(axis, keepdim=True)
         return f / f.norm(dim=axis, keepdim=True).clamp(min=SHORTEST)
 

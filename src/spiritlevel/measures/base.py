@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.tensor_doors import seeded
+from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.minimum import Norm
@@ -118,14 +119,15 @@ class Measure:
         objective: Objective,
         *,
         seed: int = 0,
-        init: Any = None,
-        losses: Any = None,
+        init: Given = None,
+        losses: Sequence[float] | None = None,
         **parameters: Any,
     ) -> Estimate:
         """The measure of one objective, with `parameters` of its own."""
         only_objectives(objective)
         seeded(seed)
         self.accept(parameters)
+        refuse_given(objective, init, losses)
         tools = Instruments(objective, seed=seed, init=init, losses=losses)
         found = self.function(tools, **parameters)
         if not isinstance(found, Estimate):

@@ -48,6 +48,11 @@ def standard() -> list[str]:
     return [name for name, entry in MEASURES.items() if entry.standard]
 
 
+def needs_both_ends(names: Sequence[str]) -> bool:
+    """Whether some measure needs the smallest eigenvalue too, which takes most of the products."""
+    return any(MEASURES[name].ends == 2 for name in names)
+
+
 def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
     """The names, all of them known, each once; what fits a pattern; one number each if `single`."""
     if isinstance(names, str):

@@ -142,6 +142,8 @@ def minimum(
     number("tol", tol, 0)
     seeded(seed)
     _refuse(objective, group, diagonal)
+    if start is not None:
+        tensor("start", start, None)
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
     if start is not None:

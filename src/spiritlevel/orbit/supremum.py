@@ -74,6 +74,7 @@ def supremum(
     only_objectives(objective)
     doors.number("target", target, above=0)
     tensor_doors.seeded(seed)
+    doors.a("operator", operator, (Operator, type(None)), "the Hessian, hessian(objective)")
     if isinstance(measure, str) and measure not in NORMS:
         raise SpiritlevelError(
             f"measure is {measure!r}; choose one of {', '.join(NORMS)}, or give a function of an "
