@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,10 +16,13 @@ from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.base import DIAGONAL, PERMUTATION, Bottom, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
+from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.loss import Total
 from spiritlevel.spectral.probes import standard_error
 
 SIGMA = 0.01
 ADAPTIVE_SIGMA = 0.1
+SMALLEST = 1e-10  # norm of logits that all are one number, beyond which they are not divided by it
 LOOKS = (16, 32, 64, 128)  # pairs of draws after which the standard error is looked at
 
 
@@ -77,6 +81,42 @@ def adaptive_average(instruments: Instruments, sigma: float = ADAPTIVE_SIGMA) ->
     return mean_rise(instruments.objective, spread, rtol=instruments.rtol, seed=instruments.seed)
 
 
+def adaptive_average_normalized(
+    instruments: Instruments, sigma: float = ADAPTIVE_SIGMA
+) -> Estimate:
+    """E over d ~ N(0, sigma^2 diag(theta^2)) of L(theta + d) - L, logits of unit norm.
+
+    Andriushchenko et al. (2023): without it the scale of the outputs, which decides nothing, is
+    free to make a cross-entropy steep or flat. Logits are centred, as in the authors' code.
+    """
+    unit = unit_logits(instruments.objective)
+    return mean_rise(unit, sigma * unit.vector.abs(), rtol=instruments.rtol, seed=instruments.seed)
+
+
+def unit_logits(objective: Objective) -> Objective:
+    """The same network with (f - mean f) / ||f - mean f|| over the classes for its logits f."""
+    loss = objective.loss
+    on_outputs = loss.on_outputs
+    if loss.likelihood != "softmax" or on_outputs is None:
+        raise SpiritlevelError(
+            "only the logits of several classes can be normalized; use cross_entropy or nll_loss, "
+            "or the measure without normalization"
+        )
+
+    def normalized(out: Tensor, batch: Batch) -> Total:
+        centred = out - out.mean(loss.class_axis, keepdim=True)
+        sizes = centred.norm(dim=loss.class_axis, keepdim=True)
+        return on_outputs(centred / sizes.clamp(min=SMALLEST), batch)
+
+    return objective.replaced(
+        _loss=replace(
+            loss,
+            total=lambda model, b: normalized(loss.outputs(model, b), b),
+            on_outputs=normalized,
+        )
+    )
+
+
 ENTRIES: dict[str, Measure] = {
     "expected_sharpness": Measure(
         expected_sharpness,
@@ -94,6 +134,16 @@ ENTRIES: dict[str, Measure] = {
         title="adaptive average",
         family="noise",
         invariances=DIAGONAL,
+        reference="Andriushchenko et al. (2023)",
+        cost="32 to 256 forward passes",
+        is_sharpness=True,
+        work=Work(passes=64),
+    ),
+    "adaptive_average_normalized": Measure(
+        adaptive_average_normalized,
+        title="adaptive average, unit logits",
+        family="noise",
+        invariances=(*DIAGONAL, "output"),
         reference="Andriushchenko et al. (2023)",
         cost="32 to 256 forward passes",
         is_sharpness=True,
