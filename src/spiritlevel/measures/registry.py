@@ -10,7 +10,16 @@ from typing import Any
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures import ball, curvature, invariant, least, noise, pacbayes, paths
+from spiritlevel.measures import (
+    ball,
+    curvature,
+    entropy,
+    invariant,
+    least,
+    noise,
+    pacbayes,
+    paths,
+)
 from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
 
@@ -18,7 +27,7 @@ WORDS = ("title", "family", "reference", "cost")
 
 MEASURES: dict[str, Measure] = {
     name: entry
-    for family in (curvature, ball, invariant, noise, pacbayes, paths, least)
+    for family in (curvature, ball, invariant, noise, pacbayes, entropy, paths, least)
     for name, entry in family.ENTRIES.items()
 }
 
