@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spiritlevel.spectral.probes import standard_error
 
-CARRIED = 1 / 2  # of all terms: if fewer carry the mean, its error is not known
+CARRIED, ENOUGH = 1 / 2, 10  # terms: if fewer carry the mean, its error is not known
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LogMean:
 
     @property
     def known(self) -> bool:
-        return self.effective >= CARRIED * self.terms
+        return self.effective >= min(CARRIED * self.terms, ENOUGH)
 
 
 def log_mean(terms: Tensor) -> LogMean:

@@ -19,6 +19,7 @@ from spiritlevel.measures import (
     noise,
     pacbayes,
     paths,
+    volumes,
 )
 from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
@@ -27,7 +28,7 @@ WORDS = ("title", "family", "reference", "cost")
 
 MEASURES: dict[str, Measure] = {
     name: entry
-    for family in (curvature, ball, invariant, noise, pacbayes, entropy, paths, least)
+    for family in (curvature, ball, invariant, noise, pacbayes, entropy, volumes, paths, least)
     for name, entry in family.ENTRIES.items()
 }
 
