@@ -13,6 +13,7 @@ from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import (
     ball,
     curvature,
+    description,
     entropy,
     invariant,
     least,
@@ -28,7 +29,18 @@ WORDS = ("title", "family", "reference", "cost")
 
 MEASURES: dict[str, Measure] = {
     name: entry
-    for family in (curvature, ball, invariant, noise, pacbayes, entropy, volumes, paths, least)
+    for family in (
+        curvature,
+        ball,
+        invariant,
+        noise,
+        pacbayes,
+        entropy,
+        volumes,
+        description,
+        paths,
+        least,
+    )
     for name, entry in family.ENTRIES.items()
 }
 

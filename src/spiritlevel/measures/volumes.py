@@ -54,7 +54,7 @@ class Rays:
     weights: Tensor
     size: int
     width: float
-    passes: int
+    passes: float
     seconds: float
 
     def estimate(self, logs: Tensor, constant: float) -> Estimate:
@@ -83,6 +83,8 @@ class Shape:
 
     vectors: Tensor
     factors: Tensor
+    products: float = 0.0
+    seconds: float = 0.0
 
     def __call__(self, v: Tensor) -> Tensor:
         return v + self.vectors @ ((self.factors - 1) * (self.vectors.T @ v))
@@ -97,6 +99,7 @@ def shape(instruments: Instruments, bend: float) -> Shape:
 
     What is drawn with it is unbiased whatever it is; a good one takes the variance away.
     """
+    begin = time.perf_counter()
     operator, draws = instruments.hessian, generator(instruments.seed)
     steps = min(operator.size, LANCZOS, max(NUMBERS // operator.size, 1))
     start = gaussian(operator.size, draws, instruments.objective.vector)
@@ -105,7 +108,8 @@ def shape(instruments: Instruments, bend: float) -> Shape:
         krylov.expand()
     values, coordinates, _ = krylov.ritz()
     vectors = krylov.lift(coordinates)
-    return Shape(vectors, (bend / (values.abs() + bend)).sqrt().to(vectors))
+    factors = (bend / (values.abs() + bend)).sqrt().to(vectors)
+    return Shape(vectors, factors, steps * operator.cost, time.perf_counter() - begin)
 
 
 @set_apart()
@@ -149,8 +153,10 @@ def rays(
             slopes.append(float(u.double() @ theta.double()))
             progress.update()
     found = torch.tensor([radii, slopes, weights], dtype=torch.float64)
-    elapsed = time.perf_counter() - begin
-    return Rays(found[0], found[1], found[2], objective.size, tol, passes, elapsed)
+    cost, elapsed = float(passes), time.perf_counter() - begin
+    if shape is not None:
+        cost, elapsed = cost + shape.products, elapsed + shape.seconds
+    return Rays(found[0], found[1], found[2], objective.size, tol, cost, elapsed)
 
 
 def _radius(
