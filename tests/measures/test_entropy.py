@@ -159,7 +159,7 @@ def test_the_coefficient_of_a_regular_minimum(gamma: float) -> None:
     wanted = float((WEIGHT * k / (WEIGHT * k + gamma)).sum()) / 2
     for seed in range(2):
         found = sl.MEASURES["local_learning_coefficient"](
-            quadratic(torch.zeros(5), k), seed=seed, gamma=gamma, steps=90
+            quadratic(torch.zeros(5), k), seed=seed, gamma=gamma, chains=4, steps=90
         )
         assert found.status is Status.CONVERGED
         assert within(found, wanted)
@@ -182,7 +182,7 @@ def test_the_coefficient_of_a_singular_minimum() -> None:
     for gamma, seeds in ((1.0, range(2)), (0.01, range(1))):
         for seed in seeds:
             found = sl.MEASURES["local_learning_coefficient"](
-                point, seed=seed, gamma=gamma, steps=100
+                point, seed=seed, gamma=gamma, chains=4, steps=100
             )
             assert within(found, mean(gamma))
             assert found.error < 0.1

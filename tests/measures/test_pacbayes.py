@@ -64,7 +64,10 @@ def test_noise_relative_to_each_weight() -> None:
     units = torch.logspace(3, -3, N).double()
     elsewhere = UNLIKE.reparametrize(sl.coordinates.Diagonal(units))
     same = value("pac_bayes_magnitude_flatness", elsewhere)
-    assert same.value == pytest.approx(value("pac_bayes_magnitude_flatness", UNLIKE).value)
+    here = value("pac_bayes_magnitude_flatness", UNLIKE).value
+    assert same.value == pytest.approx(here)
+    louder = UNLIKE.at(9 * UNLIKE.vector)
+    assert value("pac_bayes_magnitude_flatness", louder).value == pytest.approx(here)
 
 
 def test_the_smallest_box_that_holds_enough_mistakes() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ class Angle:
 
     leaps: int
     value: float
-    steps: int = 0
+    tried: list[float] = field(default_factory=list)
 
     @classmethod
     def first(
@@ -105,6 +105,11 @@ class Angle:
 
     def tune(self, acceptance: float) -> None:
         """Towards the wanted acceptance, by less and less; at most a quarter of the circle."""
-        self.steps += 1
-        way = math.exp(2 * (acceptance - WANTED) / math.sqrt(self.steps))
+        self.tried.append(math.log(self.value))
+        way = math.exp(2 * (acceptance - WANTED) / math.sqrt(len(self.tried)))
         self.value = min(self.value * way, math.pi / 2 / self.leaps)
+
+    def keep(self) -> None:
+        """The mean of what was tried in the second half: the last one is luck."""
+        late = self.tried[len(self.tried) // 2 :]
+        self.value = math.exp(sum(late) / len(late))

@@ -121,7 +121,8 @@ def pac_bayes_magnitude_flatness(
     """1 / s^2 with noise N(0, s^2 w_i^2 + eps^2) that lowers the training accuracy by 0.1.
 
     Jiang et al. (2020), equation 61, but for their eps of 1e-3, which is 0 unless given: weights
-    that a rescaling makes small drown in it; without it no rescaling changes the number.
+    that a rescaling makes small drown in it; without it no rescaling changes the number, nor does
+    the scale of the outputs.
     """
     return _magnitude_sigma(instruments, drop, draws, eps).estimate(lambda s: s**-2)
 
@@ -231,7 +232,7 @@ ENTRIES: dict[str, Measure] = {
     "pac_bayes_magnitude_flatness": _drawn(
         pac_bayes_magnitude_flatness,
         "1 / sigma^2, magnitudes",
-        invariances=DIAGONAL,
+        invariances=(*DIAGONAL, "output"),
         is_sharpness=True,
     ),
     "pac_bayes_magnitude_orig": _drawn(

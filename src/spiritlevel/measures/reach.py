@@ -21,7 +21,8 @@ from spiritlevel.spectral.probes import standard_error
 
 DROP, DRAWS = 0.1, 16  # Jiang et al. (2020) draw 10 times
 WIDTH = 0.01  # relative, of the bracket that a search ends with
-OCTAVES = 40  # that a search goes up or down before it gives up
+UP, DOWN = 12, 40  # octaves that a search goes before it gives up: beyond, all is noise
+VAGUE = 0.25  # relative: an error that more draws should make smaller
 SLOPE = 1.25  # factor over which the slope of the accuracy is taken
 ASCENTS, STRIDE = 8, 0.5  # steps along the signs of the gradient, in units of the box
 
@@ -45,12 +46,15 @@ class Reach:
             ways = (math.exp(sign * self.stderr / self.size) for sign in (-1, 1))
             low, high = (of(self.size * way) for way in ways)
             stderr = abs(high - low) / 2
+        vague = self.stderr is not None and self.stderr > VAGUE * self.size
+        sure = Status.LOWER_BOUND if stderr is None else Status.CONVERGED
         return Estimate(
             of(self.size),
             stderr=stderr,
             matvecs=self.passes,
             seconds=self.seconds,
-            status=Status.LOWER_BOUND if stderr is None else Status.CONVERGED,
+            status=Status.BUDGET if vague else sure,
+            remedy="raise draws=" if vague else "",
         )
 
 
@@ -140,13 +144,11 @@ def _bracket(
 ) -> tuple[float, float]:
     """Sizes around the first crossing of `drop`, closed by bisection of the logarithm."""
     low, high, size = 0.0, math.inf, start
-    for _ in range(OCTAVES):
+    while not (low and high < math.inf) and 2.0**-DOWN < size / start < 2.0**UP:
         if fall(size) <= drop:
             low, size = size, 2 * size
         else:
             high, size = size, size / 2
-        if low and high < math.inf:
-            break
     if not low:
         raise SpiritlevelError(
             f"perturbations of any size lower the accuracy by more than {drop:g}: give a larger "
