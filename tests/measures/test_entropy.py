@@ -112,6 +112,13 @@ def test_errors_of_local_entropies_are_those_of_the_seeds() -> None:
     assert 0.4 < float(scores.square().mean().sqrt()) < 1.8
 
 
+def test_many_chains_know_the_gap_to_two_digits() -> None:
+    k = torch.tensor([0.1, 0.5, 1.0, 3.0, 5.0]).double()
+    found = sl.MEASURES["local_entropy_gap"](quadratic(torch.zeros(5), k), levels=8, chains=128)
+    assert within(found, float((1 + k / 10).log().sum()) / 2, errors=2)
+    assert found.error < 0.02
+
+
 def test_too_few_levels_say_so() -> None:
     stiff = quadratic(torch.zeros(200), torch.full((200,), 1e3).double())
     found = sl.MEASURES["local_entropy"](stiff, levels=2)
