@@ -141,22 +141,31 @@ def rays(
 
     with bar(directions, "rays") as progress:
         for _ in range(directions):
-            v = gaussian(objective.size, draws, theta)
-            v = v / v.norm()
-            u = v if shape is None else shape(v)
-            stretch = float(u.double().norm())
-            u = u / stretch
-            weights.append(-objective.size * math.log(stretch) + (shape.log_det if shape else 0.0))
+            u, weight = _direction(objective, shape, draws)
             most = half_width / float(u.abs().max())
             guess = _radius(lambda r, u=u: along(u, r), limit, most, min(guess, most), tol)
             radii.append(guess)
             slopes.append(float(u.double() @ theta.double()))
+            weights.append(weight)
             progress.update()
     found = torch.tensor([radii, slopes, weights], dtype=torch.float64)
     cost, elapsed = float(passes), time.perf_counter() - begin
     if shape is not None:
         cost, elapsed = cost + shape.products, elapsed + shape.seconds
     return Rays(found[0], found[1], found[2], objective.size, tol, cost, elapsed)
+
+
+def _direction(
+    objective: Objective, shape: Shape | None, draws: torch.Generator
+) -> tuple[Tensor, float]:
+    """A unit vector, and log of how much more often it should have been drawn."""
+    v = gaussian(objective.size, draws, objective.vector)
+    v = v / v.norm()
+    if shape is None:
+        return v, 0.0
+    u = shape(v)
+    stretch = float(u.double().norm())
+    return u / stretch, shape.log_det - objective.size * math.log(stretch)
 
 
 def _radius(
