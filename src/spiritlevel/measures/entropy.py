@@ -141,7 +141,7 @@ def local_entropy_laplace(
 ) -> Estimate:
     """n/2 log 2pi - L - log det(H + gamma I) / 2 + g' (H + gamma I)^-1 g / 2, g the gradient.
 
-    The local entropy of the quadratic that touches the loss (Chaudhari et al., 2017, section 4.2).
+    The local entropy of the quadratic that touches the loss (Chaudhari et al., 2017).
     The determinant by stochastic Lanczos quadrature, exactly where the Hessian is small.
     """
     begin, operator = time.perf_counter(), instruments.hessian
