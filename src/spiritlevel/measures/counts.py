@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import DIAGONAL, UNIT, Measure, Work
-from spiritlevel.measures.chains import chain_of
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.margins import JIANG, timed
+from spiritlevel.measures.stacks import chain_of
 
 
 def parameter_count(instruments: Instruments) -> Estimate:

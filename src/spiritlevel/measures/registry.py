@@ -17,6 +17,8 @@ from spiritlevel.measures import (
     counts,
     course,
     curvature,
+    description,
+    entropy,
     invariant,
     keskar,
     least,
@@ -25,9 +27,11 @@ from spiritlevel.measures import (
     noise,
     normalized,
     norms,
+    pacbayes,
     paths,
     spectrum,
     stability,
+    volumes,
 )
 from spiritlevel.measures.base import INVARIANCES, Invariance, Measure
 from spiritlevel.measures.instruments import Instruments
@@ -36,7 +40,8 @@ WORDS = ("title", "family", "reference", "cost")
 
 FAMILIES = (
     *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention),
-    *(noise, paths, norms, margins, counts, course, stability, least),
+    *(noise, pacbayes, entropy, volumes, description, paths, norms, margins, counts, course),
+    *(stability, least),
 )
 MEASURES: dict[str, Measure] = {
     name: entry for family in FAMILIES for name, entry in family.ENTRIES.items()

@@ -1,0 +1,179 @@
+"""How many bits the weights take when no more digits are written than the outputs notice."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import flatten, map_tensors
+from spiritlevel.measures.base import DIAGONAL, PERMUTATION, Measure, Work
+from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import Objective
+from spiritlevel.objective import batches as frozen
+from spiritlevel.objective.batches import Batch
+
+TOLERATED = 0.01  # the eps of Hochreiter and Schmidhuber: the square that outputs may change by
+MOST_OUTPUTS = 128  # of one example
+NUMBERS = 2**24  # of derivatives, laid out at once
+ROUNDING = 1e-12  # relative to the largest derivative: smaller ones are none
+
+
+@set_apart()
+def output_squares(objective: Objective) -> Tensor:
+    """The mean over the examples of (d o_k / d w_i)^2, (outputs, parameters), made in float64.
+
+    What is zero in theory is rounding in practice: less than that counts as zero.
+    """
+    if not objective.separable:
+        raise SpiritlevelError(
+            "the outputs of an example have derivatives of their own only if examples do not see "
+            'each other (BatchNorm does, in train mode); use mode="eval"'
+        )
+    objective = objective.to(torch.float64)
+    counts = {_outputs(objective, batch) for batch in objective.batches}
+    if len(counts) > 1 or max(counts) > MOST_OUTPUTS:
+        raise SpiritlevelError(
+            f"examples have {max(counts)} outputs; this needs the same for all, and at most "
+            f"{MOST_OUTPUTS}"
+        )
+    outputs = counts.pop()
+    at_once = max(NUMBERS // (outputs * objective.size), 1)
+    total = torch.zeros(outputs, objective.size, dtype=torch.float64, device=objective.device)
+    with objective.smooth():
+        for batch in objective.batches:
+            for start in range(0, frozen.examples(batch), at_once):
+                piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
+                total += _squares(objective, piece, outputs)
+    total /= objective.examples
+    silent = total.sum(0) <= ROUNDING**2 * total.sum(0).max()
+    return total.masked_fill(silent, 0.0)
+
+
+def _outputs(objective: Objective, batch: Batch) -> int:
+    """Numbers that one example of the batch has."""
+    one = frozen.rows(batch, slice(0, 1))
+    with torch.no_grad():
+        return objective.outputs(objective.params, one).numel()
+
+
+def _squares(objective: Objective, batch: Batch, outputs: int) -> Tensor:
+    """Summed over the examples of a batch, (outputs, parameters)."""
+    unit = torch.eye(outputs, dtype=objective.dtype, device=objective.device)
+
+    def one(example: Batch) -> Tensor:
+        alone = map_tensors(lambda t: t.unsqueeze(0), example)
+        found = vjp(lambda params: objective.outputs(params, alone), objective.params)
+        out, pull = found[0], found[1]
+        rows = vmap(lambda v: flatten(pull(v.reshape(out.shape))[0]))(unit)
+        return rows.square()
+
+    try:
+        return vmap(one)(batch).sum(0)
+    except (RuntimeError, ValueError):  # no batching rule: one example after another
+        pieces = (map_tensors(lambda t, i=i: t[i], batch) for i in range(frozen.examples(batch)))
+        return torch.stack([one(piece) for piece in pieces]).sum(0)
+
+
+def _shared_squares(instruments: Instruments) -> Tensor:
+    return instruments.once("output squares", lambda: output_squares(instruments.objective))
+
+
+def flat_minimum_search(instruments: Instruments, eps: float = TOLERATED) -> Estimate:
+    """(sum_i log J_i^2 + n log sum_k (sum_i J_ki / J_i)^2 - n log eps) / 2, J_i^2 = sum_k J_ki^2.
+
+    The B(w) of Hochreiter and Schmidhuber (1997): minus the log volume of the largest box of
+    weights in which outputs change by eps at most. J_ki is the root of the mean over the examples
+    of (d o_k / d w_i)^2. Weights that no output sees would have no digits: they are left out, n
+    counts the others, and silent_weights those.
+    """
+    begin = time.perf_counter()
+    squares = _shared_squares(instruments)
+    seen = squares.sum(0)
+    squares, seen = squares[:, seen > 0], seen[seen > 0]
+    n = len(seen)
+    if n == 0:
+        raise SpiritlevelError("no output depends on any of the chosen parameters")
+    rows = (squares / seen).sqrt().sum(1)
+    value = -n * math.log(eps) + float(seen.log().sum()) + n * math.log(float(rows.square().sum()))
+    seconds = time.perf_counter() - begin
+    return Estimate(value / 2, matvecs=len(squares), seconds=seconds)
+
+
+def silent_weights(instruments: Instruments) -> Estimate:
+    """The number of weights with d o_k / d w_i = 0 for all outputs k and all examples."""
+    begin = time.perf_counter()
+    squares = _shared_squares(instruments)
+    value = float((squares.sum(0) == 0).sum())
+    return Estimate(value, matvecs=len(squares), seconds=time.perf_counter() - begin)
+
+
+def gaussian_bits(mean: Tensor, spread: Tensor, prior: float) -> float:
+    """KL(N(mean, diag spread^2), N(0, prior^2 I)) in bits."""
+    mean, spread = mean.double(), spread.double()
+    nats = (prior / spread).log() + (spread**2 + mean**2 - prior**2) / (2 * prior**2)
+    return float(nats.sum()) / math.log(2)
+
+
+def description_length(instruments: Instruments) -> Estimate:
+    """KL(N(theta, diag s^2), N(0, p^2 I)) in bits, 1 / s_i^2 = n G_ii + 1 / p^2.
+
+    What the weights cost a Gaussian coder with bits back (Hinton and van Camp, 1993), with as much
+    noise as n examples leave them: the posterior of Laplace, G the Gauss-Newton matrix of the mean
+    loss, n the number of examples or tokens that it is over. p^2 is the mean of theta^2.
+    """
+    begin, objective = time.perf_counter(), instruments.objective
+    theta, diagonal = objective.vector.double(), instruments.diagonal
+    prior = math.sqrt(float(theta.square().mean()))
+    if not prior:
+        raise SpiritlevelError("all parameters are zero: their code has no scale")
+    spread = (objective.count * diagonal.values + prior**-2).rsqrt()
+    return Estimate(
+        gaussian_bits(theta, spread, prior),
+        matvecs=1,
+        seconds=time.perf_counter() - begin,
+        status=Status.EXACT if diagonal.exact else Status.BUDGET,
+        remedy=""
+        if diagonal.exact
+        else "the Gauss-Newton diagonal of so many outputs is drawn at random: choose fewer "
+        "outputs with heads=",
+    )
+
+
+ENTRIES: dict[str, Measure] = {
+    "flat_minimum_search": Measure(
+        flat_minimum_search,
+        title="flat minimum search",
+        family="description",
+        invariances=PERMUTATION,
+        reference="Hochreiter and Schmidhuber (1997)",
+        cost="one gradient for each output and example",
+        is_sharpness=True,
+        work=Work(diagonals=1),
+    ),
+    "silent_weights": Measure(
+        silent_weights,
+        title="silent weights",
+        family="description",
+        invariances=(*DIAGONAL, "output"),
+        cost="one gradient for each output and example",
+        work=Work(diagonals=1),
+        reading="larger means more weights that no output sees",
+    ),
+    "description_length": Measure(
+        description_length,
+        title="description length",
+        family="description",
+        invariances=PERMUTATION,
+        reference="Hinton and van Camp (1993)",
+        cost="an exact diagonal",
+        work=Work(diagonals=1),
+        reading="larger means more bits for the weights",
+    ),
+}
