@@ -22,12 +22,19 @@ SEEDS = (0, 1, 2)
 STILL = 1e-5
 FACTORS = (0.05, 4.0, 20.0)  # of all outputs
 SEARCHED = 0.15  # what two searches for one maximum may differ by, that start elsewhere
+# What takes longest, with less of it: the checks are the same
+FEWER = {"local_learning_coefficient": {"steps": 18, "chains": 4}, "local_entropy": {"levels": 12}}
 SINGLE = 2e-3  # what float32 may do, beside the error that is said
 
 
 def trained() -> nn.Module:
     """A small rectified net near a minimum."""
     return zoo.trained("mlp").net
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    known = zoo.trained("mlp")
+    return known.x, known.y
 
 
 def objective(microbatch: int = 40) -> sl.Objective:
@@ -104,7 +111,7 @@ def here(net: str) -> Instruments:
 
 
 def by(measure: Measure, tools: Instruments) -> list[Estimate]:
-    found = measure.function(tools)
+    found = measure.function(tools, **FEWER.get(measure.function.__name__, {}))
     return [found] if isinstance(found, Estimate) else list(found.values())
 
 
@@ -117,8 +124,9 @@ def check(measure: Measure, net: str = "mlp") -> None:
     assert measure.family
     assert measure.cost
     found = by(measure, here(net))
-    _is_deterministic_and_leaves_no_trace(measure, found, net)
-    _does_not_see_batches(measure, found, net)
+    if net == "mlp":  # elsewhere other batches show it as well
+        _is_deterministic(measure, found)
+    _does_not_see_batches_and_leaves_no_trace(measure, found, net)
     _is_honest(found)
     _is_the_same_in_single_precision(measure, found, net)
     for invariance in WAYS:
@@ -134,27 +142,25 @@ def refuses(measure: Measure, net: str) -> str:
     return ""
 
 
-def _is_deterministic_and_leaves_no_trace(
-    measure: Measure, found: list[Estimate], net: str
-) -> None:
-    known = zoo.trained(net)
-    tools = instruments(known.objective(), net)
-    point = tools.objective
-    before, state = point.vector.clone(), torch.get_rng_state()
-    weights = {name: t.detach().clone() for name, t in known.net.state_dict().items()}
-    again = by(measure, tools)
+def _is_deterministic(measure: Measure, found: list[Estimate]) -> None:
+    again = by(measure, instruments(objective()))
     # to rounding: the place of a vector in memory decides in which order BLAS adds
     values = [e.value for e in found]
     assert [e.value for e in again] == pytest.approx(values, rel=1e-9, abs=1e-12), "chance"
-    assert torch.equal(point.vector, before)
+
+
+def _does_not_see_batches_and_leaves_no_trace(
+    measure: Measure, found: list[Estimate], net: str
+) -> None:
+    known, tools = zoo.trained(net), elsewhere(net, "batches", 0)
+    assert tools is not None
+    before, state = tools.objective.vector.clone(), torch.get_rng_state()
+    weights = {name: t.detach().clone() for name, t in known.net.state_dict().items()}
+    there = by(measure, tools)
+    assert torch.equal(tools.objective.vector, before)
     assert torch.equal(torch.get_rng_state(), state), "global generator"
     assert all(torch.equal(t, weights[name]) for name, t in known.net.state_dict().items())
-
-
-def _does_not_see_batches(measure: Measure, found: list[Estimate], net: str) -> None:
-    tools = elsewhere(net, "batches", 0)
-    assert tools is not None
-    for a, b in zip(found, by(measure, tools), strict=True):
+    for a, b in zip(found, there, strict=True):
         assert math.isclose(a.value, b.value, rel_tol=1e-6, abs_tol=1e-9), "batches"
 
 
@@ -176,7 +182,7 @@ def _is_the_same_in_single_precision(measure: Measure, found: list[Estimate], ne
 
 def _apart(a: Estimate, b: Estimate, still: float) -> bool:
     """Whether two values differ by more than their errors; searches by more than searches do."""
-    if Status.LOWER_BOUND in (a.status, b.status):
+    if Status.LOWER_BOUND in (a.status, b.status) and not (a.error or b.error):
         still = max(still, SEARCHED)
     return differ((a, b), still) and abs(a.value - b.value) > still * abs(a.value)
 
@@ -187,6 +193,8 @@ def _keeps_its_promise(
     """What declares an invariance and moves fails; so does what declares none and never moves."""
     if measure.promises(invariance):
         assert _moves(measure, invariance, found, net) is not True, invariance
+    elif measure.needs and invariance == "permutation":
+        return  # a distance from where it began moves, but its error may hide that
     elif net == "mlp" and _moves(measure, invariance, found, net) is False:
         others = [other for other in zoo.SHAPES if other != net and not refuses(measure, other)]
         assert any(_moves(measure, invariance, by(measure, here(n)), n) for n in others), invariance

@@ -13,7 +13,7 @@ import zoo
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 
-# What is not defined for a network, beside the MLP, for which everything is
+# What is not defined for a network
 CHAIN = {"convolutional", "residual", "transformer", "recurrent"}
 PATHS = {"transformer", "recurrent"}
 REFUSED: dict[str, set[str]] = {
@@ -21,6 +21,8 @@ REFUSED: dict[str, set[str]] = {
     "path_norm_over_margin": PATHS,
     "l1_path_norm": CHAIN,
     "vc_dimension": CHAIN,
+    "geodesic_curvature": set(zoo.SHAPES) - {"transformer"},  # of attention heads
+    "balanced_sharpness": {"transformer"},  # one-sided rescalings
 }
 
 

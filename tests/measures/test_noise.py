@@ -9,7 +9,6 @@ from torch import nn
 
 import conformance
 import spiritlevel as sl
-import zoo
 
 SEEDS = range(5)
 
@@ -53,7 +52,7 @@ def test_normalized_the_scale_of_the_outputs_does_not_count() -> None:
 def test_normalized_to_second_order_it_is_a_trace() -> None:
     """sigma^2 / 2 tr(H diag(theta^2)), H of the normalized loss, by autograd."""
     point = conformance.objective()
-    x, y = zoo.trained("mlp").x, zoo.trained("mlp").y
+    x, y = conformance.data()
 
     def loss(vector: torch.Tensor) -> torch.Tensor:
         f = torch.func.functional_call(conformance.trained(), point.named(vector), (x,))

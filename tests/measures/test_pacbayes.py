@@ -33,7 +33,7 @@ EQUAL = separate(torch.full((N,), 3.0))
 UNLIKE = separate(torch.logspace(-2, 2, N))
 
 
-def value(name: str, point: sl.Objective, seed: int = 0, **settings: object) -> sl.Estimate:
+def value(name: str, point: sl.Objective, seed: int = 0, **settings: Any) -> sl.Estimate:
     return sl.MEASURES[name](point, seed=seed, **settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def function(f: Callable[[Tensor], Tensor], w: Tensor) -> sl.Objective:
     return sl.Objective(Vector(w.double()), torch.zeros(4, 1).double(), loss)
 
 
-def volume(point: sl.Objective, seed: int = 0, **settings: object) -> Estimate:
+def volume(point: sl.Objective, seed: int = 0, **settings: Any) -> Estimate:
     return sl.MEASURES["log_volume"](point, seed=seed, **settings)
 
 

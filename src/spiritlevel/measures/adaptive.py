@@ -145,7 +145,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "adaptive_worst_normalized": Measure(
         adaptive_worst_normalized,
-        title="adaptive worst case, logits of length one",
+        title="adaptive worst, unit logits",
         family="worst case",
         invariances=OF_OUTPUTS,
         reference="Andriushchenko et al. (2023)",
@@ -155,7 +155,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "adaptive_box_normalized": Measure(
         adaptive_box_normalized,
-        title="adaptive box, logits of length one",
+        title="adaptive box, unit logits",
         family="worst case",
         invariances=OF_OUTPUTS,
         reference="Andriushchenko et al. (2023)",
@@ -175,7 +175,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "adaptive_average_normalized": Measure(
         adaptive_average_normalized,
-        title="adaptive average, logits of length one",
+        title="adaptive mean, unit logits",
         family="noise",
         invariances=OF_OUTPUTS,
         reference="Andriushchenko et al. (2023)",

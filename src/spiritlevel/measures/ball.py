@@ -304,7 +304,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "adaptive_box": Measure(
         adaptive_box,
-        title="adaptive worst case in a box",
+        title="adaptive box",
         family="worst case",
         invariances=DIAGONAL,
         reference="Andriushchenko et al. (2023)",

@@ -52,7 +52,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "vc_dimension": Measure(
         vc_dimension,
-        title="bound on the VC dimension",
+        title="VC dimension, at most",
         family="count",
         invariances=(*UNIT, "output"),
         reference="Bartlett et al. (2019)",

@@ -106,10 +106,11 @@ def _finite(rise: float) -> float:
 
 def _annealed(instruments: Instruments, gamma: float, levels: int, chains: int) -> Annealed:
     return instruments.once(
-        f"annealed {gamma} {levels} {chains}",
+        "annealed",
         lambda: annealed(
             instruments.objective, gamma, levels=levels, chains=chains, seed=instruments.seed
         ),
+        *(gamma, levels, chains),
     )
 
 

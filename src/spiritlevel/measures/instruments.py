@@ -57,6 +57,7 @@ class Instruments:
         self.least_probes, self.both_ends, self.certify = least_probes, both_ends, certify
         self.compile: CompileChoice = compile
         self._shared: dict[str, Callable[[], Any]] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def follow(self, here: Instruments, element: Tensor) -> None:
         """Take D^-1 H D^-1 from the products there: this is its twin at an element of the group."""
@@ -162,12 +163,13 @@ class Instruments:
             )
         return [float(loss) for loss in self._losses]
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """A computation that several measures of a family share: made when first asked for."""
-        if name not in self.__dict__:
-            self.__dict__[name] = make()
-        return self.__dict__[name]
+    def once(self, name: str, make: Callable[[], T], *chosen: Any) -> T:
+        """What several measures of a family share, for chosen parameters: made when asked for."""
+        key = (name, *chosen)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def used(self, name: str) -> bool:
         """Whether a shared computation has been made already."""
-        return name in self.__dict__
+        return name in self.__dict__ or any(key[0] == name for key in self._made)

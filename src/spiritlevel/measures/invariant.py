@@ -193,7 +193,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "frobenius_spectral": Measure(
         frobenius_spectral,
-        title="curvature relative to layers",
+        title="layer-relative curvature",
         family="curvature",
         invariances=LAYER,
         reference="Rangamani et al. (2019)",
@@ -214,7 +214,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "relative_flatness_largest": Measure(
         relative_flatness_largest,
-        title="relative flatness, largest",
+        title="relative flatness, top",
         family="curvature",
         invariances=LAYER,
         reference="Petzka et al. (2021)",

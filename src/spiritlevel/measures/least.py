@@ -101,7 +101,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "orbit_frobenius": Measure(
         orbit_frobenius,
-        title="least Gauss-Newton Frobenius norm",
+        title="least Frobenius norm of G",
         family="orbit",
         invariances=UNIT,
         cost="500 products, or the whole matrix",
@@ -112,7 +112,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "balanced_sharpness": Measure(
         balanced_sharpness,
-        title="eps-sharpness where the trace is least",
+        title="eps-sharpness, balanced",
         family="orbit",
         invariances=UNIT,
         reference=DINH,

@@ -225,7 +225,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "relative_log_determinant": Measure(
         relative_log_determinant,
-        title="log-determinant, relative",
+        title="relative log determinant",
         family="curvature",
         invariances=DIAGONAL,
         reference="after Tahmasebi et al. (2024)",

@@ -226,7 +226,7 @@ def _matrices(instruments: Instruments, fold: bool) -> list[Weight]:
         objective = instruments.objective
         return weights_of(folded(objective) if fold else objective)
 
-    return instruments.once(f"weights, fold={fold}", made)
+    return instruments.once("weights", made, fold)
 
 
 def _moved(instruments: Instruments, fold: bool) -> list[Weight]:
@@ -245,8 +245,10 @@ def _frobenius(instruments: Instruments, fold: bool) -> list[float]:
 def _spectral(instruments: Instruments, convolution: str, fold: bool) -> list[float]:
     one_of("convolution", convolution, (KERNEL, PERIODIC))
     return instruments.once(
-        f"spectral norms, {convolution}, fold={fold}",
+        "spectral norms",
         lambda: _squared_spectral(instruments, _matrices(instruments, fold), convolution),
+        convolution,
+        fold,
     )
 
 
@@ -309,23 +311,23 @@ OVER_MARGIN: dict[str, Any] = {
 
 ENTRIES: dict[str, Measure] = {
     "log_spectral_product": Measure(
-        log_spectral_product, title="log spectral product", invariances=PERMUTATION, **NORM
+        log_spectral_product, title="spectral product", invariances=PERMUTATION, **NORM
     ),
     "log_spectral_product_over_margin": Measure(
-        log_spectral_product_over_margin, title="log spectral product over margin", **OVER_MARGIN
+        log_spectral_product_over_margin, title="spectral product / margin", **OVER_MARGIN
     ),
     "log_spectral_sum": Measure(
-        log_spectral_sum, title="log spectral sum", invariances=PERMUTATION, **NORM
+        log_spectral_sum, title="spectral sum", invariances=PERMUTATION, **NORM
     ),
     "log_spectral_sum_over_margin": Measure(
-        log_spectral_sum_over_margin, title="log spectral sum over margin", **OVER_MARGIN
+        log_spectral_sum_over_margin, title="spectral sum / margin", **OVER_MARGIN
     ),
     "log_spectral_bound_from_zero": Measure(
-        log_spectral_bound_from_zero, title="log spectral bound from zero", **OVER_MARGIN
+        log_spectral_bound_from_zero, title="spectral bound, from zero", **OVER_MARGIN
     ),
     "log_spectral_bound_from_init": Measure(
         log_spectral_bound_from_init,
-        title="log spectral bound from init",
+        title="spectral bound, from init",
         needs=("init",),
         **{**OVER_MARGIN, "invariances": ()},
     ),
@@ -333,22 +335,22 @@ ENTRIES: dict[str, Measure] = {
         stable_rank_sum, title="sum of stable ranks", invariances=(*LAYER, "output"), **NORM
     ),
     "log_frobenius_product": Measure(
-        log_frobenius_product, title="log Frobenius product", invariances=PERMUTATION, **NORM
+        log_frobenius_product, title="Frobenius product", invariances=PERMUTATION, **NORM
     ),
     "log_frobenius_product_over_margin": Measure(
-        log_frobenius_product_over_margin, title="log Frobenius product over margin", **OVER_MARGIN
+        log_frobenius_product_over_margin, title="Frobenius product / margin", **OVER_MARGIN
     ),
     "log_frobenius_sum": Measure(
-        log_frobenius_sum, title="log Frobenius sum", invariances=PERMUTATION, **NORM
+        log_frobenius_sum, title="Frobenius sum", invariances=PERMUTATION, **NORM
     ),
     "log_frobenius_sum_over_margin": Measure(
-        log_frobenius_sum_over_margin, title="log Frobenius sum over margin", **OVER_MARGIN
+        log_frobenius_sum_over_margin, title="Frobenius sum / margin", **OVER_MARGIN
     ),
     "frobenius_distance": Measure(
-        frobenius_distance, title="Frobenius distance from init", needs=("init",), **NORM
+        frobenius_distance, title="Frobenius distance", needs=("init",), **NORM
     ),
     "spectral_distance": Measure(
-        spectral_distance, title="spectral distance from init", needs=("init",), **NORM
+        spectral_distance, title="spectral distance", needs=("init",), **NORM
     ),
     "parameter_norm": Measure(
         parameter_norm, title="norm of the weights", invariances=PERMUTATION, **NORM
@@ -365,7 +367,7 @@ ENTRIES: dict[str, Measure] = {
     ),
     "path_norm_over_margin": Measure(
         path_norm_over_margin,
-        title="path norm over margin",
+        title="path norm / margin",
         **{**OVER_MARGIN, "invariances": (*UNIT, "output"), "cost": "three forward passes"},
     ),
 }

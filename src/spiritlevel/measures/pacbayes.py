@@ -17,13 +17,14 @@ from spiritlevel.measures.reach import DRAWS, DROP, Reach, noise_reach, worst_re
 
 EPS = 1e-3  # the least noise of a weight, where a bound divides by it
 JIANG = "Jiang et al. (2020)"
+NOISE, MAGNITUDE, WORST = "noise reach", f"magnitude noise, eps={EPS}", "worst reach"
 GUARANTEE = "larger means a weaker guarantee"
 
 
 def _sigma(instruments: Instruments, drop: float, draws: int) -> Reach:
     theta = instruments.objective.vector
     return instruments.once(
-        f"noise reach {drop} {draws}",
+        NOISE,
         lambda: noise_reach(
             instruments.objective,
             lambda sigma: torch.full_like(theta, sigma),
@@ -32,13 +33,14 @@ def _sigma(instruments: Instruments, drop: float, draws: int) -> Reach:
             draws=draws,
             seed=instruments.seed,
         ),
+        *(drop, draws),
     )
 
 
 def _magnitude_sigma(instruments: Instruments, drop: float, draws: int, eps: float) -> Reach:
     square = instruments.objective.vector.square()
     return instruments.once(
-        f"magnitude noise reach {drop} {draws} {eps}",
+        f"magnitude noise, eps={eps}",
         lambda: noise_reach(
             instruments.objective,
             lambda sigma: (sigma**2 * square + eps**2).sqrt(),
@@ -47,19 +49,21 @@ def _magnitude_sigma(instruments: Instruments, drop: float, draws: int, eps: flo
             draws=draws,
             seed=instruments.seed,
         ),
+        *(drop, draws),
     )
 
 
 def _alpha(instruments: Instruments, drop: float) -> Reach:
     theta = instruments.objective.vector
     return instruments.once(
-        f"worst reach {drop}",
+        WORST,
         lambda: worst_reach(
             instruments.objective,
             lambda alpha: torch.full_like(theta, alpha),
             _tenth(theta),
             drop=drop,
         ),
+        drop,
     )
 
 
@@ -225,10 +229,23 @@ def _entry(
 
 
 ENTRIES: dict[str, Measure] = {
-    "pac_bayes_sigma": _drawn(pac_bayes_sigma, "tolerated noise", reading="larger means flatter"),
-    "pac_bayes_flatness": _drawn(pac_bayes_flatness, "1 / sigma^2", is_sharpness=True),
-    "pac_bayes_orig": _drawn(pac_bayes_orig, "PAC-Bayes, origin", reading=GUARANTEE),
-    "pac_bayes_init": _drawn(pac_bayes_init, "PAC-Bayes, init", reading=GUARANTEE, needs=("init",)),
+    "pac_bayes_sigma": _drawn(
+        pac_bayes_sigma, "tolerated noise", shares=NOISE, reading="larger means flatter"
+    ),
+    "pac_bayes_flatness": _drawn(
+        pac_bayes_flatness, "1 / sigma^2", shares=NOISE, is_sharpness=True
+    ),
+    "pac_bayes_orig": _drawn(
+        pac_bayes_orig, "noise bound, origin", shares=NOISE, reading=GUARANTEE
+    ),
+    "pac_bayes_init": _drawn(
+        pac_bayes_init,
+        "noise bound, init",
+        shares=NOISE,
+        reading=GUARANTEE,
+        needs=("init",),
+        invariances=(),
+    ),
     "pac_bayes_magnitude_flatness": _drawn(
         pac_bayes_magnitude_flatness,
         "1 / sigma^2, magnitudes",
@@ -236,15 +253,29 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
     ),
     "pac_bayes_magnitude_orig": _drawn(
-        pac_bayes_magnitude_orig, "PAC-Bayes, magnitudes, origin", reading=GUARANTEE
+        pac_bayes_magnitude_orig, "magnitude bound, origin", shares=MAGNITUDE, reading=GUARANTEE
     ),
     "pac_bayes_magnitude_init": _drawn(
-        pac_bayes_magnitude_init, "PAC-Bayes, magnitudes, init", reading=GUARANTEE, needs=("init",)
+        pac_bayes_magnitude_init,
+        "magnitude bound, init",
+        shares=MAGNITUDE,
+        reading=GUARANTEE,
+        needs=("init",),
+        invariances=(),
     ),
-    "sharpness_flatness": _searched(sharpness_flatness, "1 / alpha^2", is_sharpness=True),
-    "sharpness_orig": _searched(sharpness_orig, "sharpness bound, origin", reading=GUARANTEE),
+    "sharpness_flatness": _searched(
+        sharpness_flatness, "1 / alpha^2", shares=WORST, is_sharpness=True
+    ),
+    "sharpness_orig": _searched(
+        sharpness_orig, "sharpness bound, origin", shares=WORST, reading=GUARANTEE
+    ),
     "sharpness_init": _searched(
-        sharpness_init, "sharpness bound, init", reading=GUARANTEE, needs=("init",)
+        sharpness_init,
+        "sharpness bound, init",
+        shares=WORST,
+        reading=GUARANTEE,
+        needs=("init",),
+        invariances=(),
     ),
     "sharpness_magnitude_flatness": _searched(
         sharpness_magnitude_flatness,

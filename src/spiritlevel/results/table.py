@@ -16,7 +16,7 @@ COLUMNS = (
     Column("measure"),
     Column("value", right=True),
     Column("error"),
-    Column("invariant"),
+    Column("keeps"),
     Column("products", right=True),
     Column("seconds", right=True),
 )
@@ -110,9 +110,7 @@ class Table(Result, kind="table", schema=2):
                     rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
         verdict = cells(self.verdict, "", style="bold") if self.verdict else ()
         legend = (
-            cells(f"invariant: {LEGEND}", style="dim")
-            if any(row.marks for row in self.rows)
-            else ()
+            cells(f"keeps: {LEGEND}", style="dim") if any(row.marks for row in self.rows) else ()
         )
         below = (*verdict, *legend, *cells(*self.lines(), style="dim"))
         return Grid(COLUMNS, tuple(rows), (), below)
