@@ -36,10 +36,8 @@ A measure that promises nothing can be changed by rescalings that change no pred
 2017): read it next to its least value over the orbit, which `sl.audit` shows, and compare networks
 with `sl.compare`.
 
-Which one should I use? To say how sharp a network is, whatever its coordinates: `orbit_spectral`
-and `orbit_trace`, which no rescaling can change; `adaptive_spectral` where outputs are too many for
-them. To compare with a paper: its own measure, at the given point, and `sl.audit` to see what of it
-is coordinates. None of them is known to predict generalization for every family of networks.
+Some need more than an objective: `init=` the weights before training, `losses=` the training loss
+of every step (`--init`, `--losses`). Which one should I use? See [choosing.md](choosing.md).
 """
 
 
@@ -86,6 +84,7 @@ def _entry(name: str, entry: Measure) -> str:
         "invariant": ", ".join(entry.invariances) or "promises nothing",
         "read": entry.reading or ("larger means sharper" if entry.is_sharpness else ""),
         "takes": entry.cost,
+        "needs": ", ".join(f"`{need}=`" for need in entry.needs),
         "parameters": chosen and f"`{chosen}`",
         "from": entry.reference,
     }
