@@ -32,6 +32,8 @@ SMALL = (
 )
 NORMS = [(norm, kind) for norm in ("spectral", "trace", "frobenius") for kind in ("ggn", "hessian")]
 LONG = ("many_eigenvalues", "reranking")  # claims that take half a minute
+SAMPLED = ("PAC-Bayes", "entropy", "volume")
+SLOW = ("orbit_frobenius", "metric_trace", "relative_log_determinant")
 TINY = 1e-12  # what is zero but for rounding
 LAST = 1e-9  # relative: no number is expected to be known better
 # relative: where a search for the least norm ends depends on how it began and how its sums are
@@ -62,7 +64,7 @@ def _cut(data: tuple[torch.Tensor, ...], parts: int) -> list[tuple[torch.Tensor,
 def numbers(parts: int = 1) -> Iterator[tuple[str, Numbers]]:
     """Everything that is recorded, network by network; `parts` is the number of batches."""
     objective = default_objective(parts)
-    yield "default, measured", _measured(objective, list(sl.MEASURES))
+    yield "default, measured", _measured(objective, recorded())
     yield "default, audited", _audited(objective)
     yield "default, orbit", _orbit(objective, NORMS[:4])
     yield "default, claims", _claims(objective)
@@ -70,6 +72,15 @@ def numbers(parts: int = 1) -> Iterator[tuple[str, Numbers]]:
         small = BY_NAME[name].objective()
         found = _measured(small, ["loss", "gradient_norm", "hessian_spectral", "hessian_trace"])
         yield name, found | _orbit(small, NORMS)
+
+
+def recorded() -> list[str]:
+    """What is neither sampled for long nor in need of more than the objective."""
+    return [
+        name
+        for name, entry in sl.MEASURES.items()
+        if entry.family not in SAMPLED and not entry.needs and name not in SLOW
+    ]
 
 
 def _measured(objective: sl.Objective, names: list[str]) -> Numbers:

@@ -61,7 +61,7 @@ class Row:
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """Title, value, error, marks, products, seconds as text."""
         e = self.estimate
-        exact = e.stderr is None and e.residual is None
+        exact = e.stderr is None and e.residual is None and e.bound is None
         if self.shared:
             cost, seconds = "shared", ""
         else:
