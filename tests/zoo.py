@@ -57,22 +57,19 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Linear(3, 4)
         self.norm = nn.LayerNorm(4, eps=NO_EPS)
-        self.query, self.key, self.value = (nn.Linear(4, 4) for _ in range(3))
+        self.attend = nn.Linear(4, 12)  # queries, keys and values in one
         self.mix = nn.Linear(4, 4)
         self.up, self.down = nn.Linear(4, 6), nn.Linear(6, 4)
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
-        normed = self.norm(x)
-        heads = (part(normed).unflatten(-1, (2, 2)).transpose(1, 2) for part in self._parts())
+        parts = self.attend(self.norm(x)).chunk(3, -1)
+        heads = (part.unflatten(-1, (2, 2)).transpose(1, 2) for part in parts)
         attended = F.scaled_dot_product_attention(*heads)
         x = x + self.mix(attended.transpose(1, 2).flatten(2))
         x = x + self.down(torch.relu(self.up(x)))
         return self.head(x.mean(1))
-
-    def _parts(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.query, self.key, self.value
 
 
 class Recurrent(nn.Module):

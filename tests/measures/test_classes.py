@@ -59,7 +59,19 @@ def test_one_logit_is_a_classifier_of_two() -> None:
     torch.testing.assert_close(classes.margins(point, classes.labels(point)), MARGINS)
 
 
+def test_smoothed_labels_are_labels() -> None:
+    loss = partial(F.cross_entropy, label_smoothing=0.2)
+    point = sl.Objective(identity(), (X, Y), loss)
+    torch.testing.assert_close(classes.margins(point, classes.labels(point)), MARGINS)
+
+
 def test_what_has_no_margins_says_so() -> None:
+    one = sl.Objective(nn.Linear(2, 1).double(), (X, torch.zeros(4).long()), F.cross_entropy)
+    with pytest.raises(sl.SpiritlevelError, match="one class leaves no decision"):
+        classes.labels(one)
+    uneven = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.7, 0.3], [0.1, 0.9]]).double()
+    with pytest.raises(sl.SpiritlevelError, match="shares of several classes"):
+        classes.labels(sl.Objective(identity(), (X, uneven), F.cross_entropy))
     soft = torch.tensor([[0.5, 0.5]] * 4).double()
     with pytest.raises(sl.SpiritlevelError, match="shares of several classes"):
         classes.labels(sl.Objective(identity(), (X, soft), F.cross_entropy))

@@ -153,5 +153,5 @@ def test_a_model_without_weight_matrices_is_refused() -> None:
             return self.gain * x
 
     objective = sl.Objective(Gains(), (randn(5, 3), labels(5)), F.cross_entropy)
-    with pytest.raises(sl.SpiritlevelError, match="needs a weight matrix; this model has none"):
+    with pytest.raises(sl.SpiritlevelError, match="there is no weight matrix among the chosen"):
         normalized_sharpness(Instruments(objective))

@@ -23,7 +23,7 @@ INVARIANCES: dict[str, str] = {
     "unit": "nor does one of single units",
     "diagonal": "nor do other units of measurement for every parameter",
     "permutation": "renumbering hidden units does not change it",
-    "output": "multiplying all outputs by one number does not change it",
+    "output": "multiplying the last layer, and with it all outputs, does not change it",
 }
 STRONGER: dict[str, tuple[str, ...]] = {"layer": ("unit", "diagonal"), "unit": ("diagonal",)}
 

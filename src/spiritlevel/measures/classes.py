@@ -94,11 +94,25 @@ def _labels(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
         onehot = torch.cat([0.5 + share, 0.5 - share], 1)
     else:
         onehot = 1 / share.shape[1] - share
+    if onehot.shape[1] < 2:
+        raise SpiritlevelError("one class leaves no decision: margins need at least two classes")
     kept = onehot.isfinite().all(1)
-    top, y = onehot.nan_to_num().max(1)
-    if bool((kept & ((top - 1).abs() > SURE)).any()):
+    if not _labelled(onehot[kept]):
         raise SpiritlevelError("margins need labels; these targets are shares of several classes")
-    return y, kept
+    return onehot.nan_to_num().argmax(1), kept
+
+
+def _labelled(shares: Tensor) -> bool:
+    """Whether every row has one share that is larger and the same for all: labels, or smooth ones.
+
+    Smoothing gives each label 1 - s + s/C and all other classes s/C.
+    """
+    if not len(shares):
+        return True
+    ordered = shares.sort(1).values
+    top, second, least = ordered[:, -1], ordered[:, -2], ordered[:, 0]
+    alike = (second - least).max() <= SURE and (top - top[0]).abs().max() <= SURE
+    return bool(alike) and bool((top - second).min() > SURE)
 
 
 def _rows(objective: Objective, out: Tensor) -> Tensor:

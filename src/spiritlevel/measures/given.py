@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ def refuse_given(objective: Objective, init: Any, losses: Any) -> None:
         before_training(objective, init)
     if losses is None:
         return
-    if isinstance(losses, Tensor):
+    if isinstance(losses, (Tensor, np.ndarray)) and losses.ndim == 1:
         losses = losses.tolist()
     if not isinstance(losses, Sequence) or isinstance(losses, str) or not losses:
         raise SpiritlevelError("losses holds none; give the training loss of every step, a list")

@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
@@ -28,6 +29,7 @@ from spiritlevel.measures.base import (
     Work,
 )
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.weights import matrices_of
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs, probe
 from spiritlevel.spectral.probes import within
@@ -85,7 +87,7 @@ def relative_flatness(instruments: Instruments, layer: str | None = None) -> Est
     Petzka et al. (2021), for the last but one weight matrix unless `layer` names another. With
     W W' = R R' it is the trace of (R kron I)' H (R kron I): rank times inputs unit vectors.
     """
-    name = _matrix(instruments.objective, layer)
+    name = _matrix(instruments, layer)
     weights = instruments.objective.params[name].flatten(1)
     u, sizes, _ = torch.linalg.svd(weights, full_matrices=False)
     compressed = _compressed(instruments.hessian, instruments.objective.spans[name], u * sizes)
@@ -109,7 +111,7 @@ def relative_flatness_largest(instruments: Instruments, layer: str | None = None
     units only. For the last but one weight matrix unless `layer` names another.
     """
     begin, objective = time.perf_counter(), instruments.objective
-    name = _matrix(objective, layer)
+    name = _matrix(instruments, layer)
     start, inputs = objective.spans[name].start, objective.params[name][0].numel()
     squares = objective.params[name].flatten(1).double().square().sum(1).tolist()
     one, tops = objective.vector.new_ones(1, 1), []
@@ -136,20 +138,35 @@ def _loosely(instruments: Instruments, block: Operator) -> Estimate:
     return eigenpairs(block, tol=LOOSE, budget=budget, seed=seed, leading=0)[0]
 
 
-def _matrix(objective: Objective, layer: str | None) -> str:
-    """The weight matrix that was asked for, or the last but one: of the features."""
-    matrices = [name for name, shape in objective.shapes.items() if len(shape) > 1]
+def _matrix(instruments: Instruments, layer: str | None) -> str:
+    """The weight matrix that was asked for, or the last but one: of the features.
+
+    Its rows are units, and it is one map: else rescalings of whole layers would change the sums.
+    """
+    objective = instruments.objective
+    matrices = [name for name in matrices_of(objective) if _rows_are_units(objective, name)]
     if not matrices:
         raise SpiritlevelError("relative flatness needs a weight matrix; this model has none")
     if layer is None:
-        return matrices[-2] if len(matrices) > 1 else matrices[-1]
+        layer = matrices[-2] if len(matrices) > 1 else matrices[-1]
     a("layer", layer, str, "the name of a weight matrix")
+    if layer in matrices and int(fused.maps(instruments)[layer].max()) > 0:
+        raise SpiritlevelError(
+            f"relative flatness is of one map, and {layer} holds or joins several (queries and "
+            f"keys, features side by side); choose another layer= of {', '.join(matrices)}"
+        )
     if layer not in matrices:
         raise SpiritlevelError(
             f"relative flatness needs a weight matrix; {layer!r} is none of the parameters "
             f"{', '.join(matrices)}"
         )
     return layer
+
+
+def _rows_are_units(objective: Objective, name: str) -> bool:
+    """Not of embeddings and transposed convolutions, whose rows are inputs."""
+    module = objective.module.get_submodule(name.rpartition(".")[0])
+    return not isinstance(module, (nn.Embedding, nn.EmbeddingBag, _ConvTransposeNd))
 
 
 def _compressed(operator: Operator, span: slice, root: Tensor) -> Operator:

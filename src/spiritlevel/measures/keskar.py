@@ -57,6 +57,8 @@ Map = Callable[[Tensor], Tensor]
 
 def _keskar(instruments: Instruments, box: Tensor, forth: Map, back: Map, eps: float) -> Estimate:
     """The box is mapped to [-1, 1]^p and the rise divided by eps^2, or SciPy would not move."""
+    if not eps**2 > 0:
+        raise SpiritlevelError(f"eps={eps:g} is too small: give one whose square is a number")
     objective, begin = instruments.objective, time.perf_counter()
     theta, base = objective.vector, objective.value()
     best, passes = base, 0

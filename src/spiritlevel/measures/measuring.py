@@ -61,9 +61,7 @@ def measure(
         refuses=(SpiritlevelError,),
         keeps_parts=True,
     )
-    if not done.found and done.refused:
-        raise SpiritlevelError(next(iter(done.refused.values())))
-    return _table(done, tools, begin)
+    return _table(done.require(), tools, begin)
 
 
 def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:

@@ -14,6 +14,7 @@ from spiritlevel.base.progress import bar
 from spiritlevel.curvature.diagonals import sampled_traces
 from spiritlevel.measures.base import UNIT, Measure, Work
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.weights import matrices_of
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.balance import REACH
 from spiritlevel.spectral.probes import standard_error
@@ -70,23 +71,32 @@ def normalized_sharpness(instruments: Instruments) -> Estimate:
 
 def _layers(objective: Objective, diagonal: Tensor) -> dict[str, Scales]:
     """The best scales of every weight matrix."""
-    matrices = [name for name, shape in objective.shapes.items() if len(shape) > 1]
-    if not matrices:
-        raise SpiritlevelError("normalized_sharpness needs a weight matrix; this model has none")
-    found, curves = {}, objective.named(diagonal)
+    matrices, found, curves = matrices_of(objective), {}, objective.named(diagonal)
     with bar(len(matrices), "normalized sharpness") as progress:
         for name in matrices:
-            groups = _groups(objective, name)
-            squares = objective.params[name].double().square()
-            found[name] = balanced(_table(curves[name], groups), _table(squares, groups))
+            groups, shape = _layout(objective, name)
+            squares = objective.params[name].double().square().reshape(shape)
+            curved = curves[name].reshape(shape)
+            found[name] = balanced(_table(curved, groups), _table(squares, groups))
             progress.update()
     return found
 
 
-def _groups(objective: Objective, name: str) -> int:
-    """How many independent parts a kernel has: rows of one never meet columns of another."""
+def _layout(objective: Objective, name: str) -> tuple[int, torch.Size]:
+    """How many independent parts a kernel has (rows of one never meet columns of another), and
+    its shape without axes of one.
+    """
     owner = objective.module.get_submodule(name.rpartition(".")[0])
-    return getattr(owner, "groups", 1) if isinstance(owner, torch.nn.modules.conv._ConvNd) else 1
+    shape = objective.shapes[name]
+    if isinstance(owner, torch.nn.modules.conv._ConvNd):
+        return int(owner.groups), shape
+    shape = torch.Size(n for n in shape if n > 1) if len(shape) > 2 else shape
+    if len(shape) > 2:
+        raise SpiritlevelError(
+            f"normalized_sharpness knows matrices and kernels; {name} has {len(shape)} axes: "
+            "choose the others with params="
+        )
+    return 1, shape
 
 
 def _table(values: Tensor, groups: int) -> Tensor:

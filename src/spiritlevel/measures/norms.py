@@ -23,14 +23,14 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import map_tensors
-from spiritlevel.measures.base import LAYER, PERMUTATION, UNIT, Measure, Work
+from spiritlevel.measures.base import PERMUTATION, UNIT, Measure, Work
 from spiritlevel.measures.convolutions import grids, periodic_norm, spectral_norm
 from spiritlevel.measures.folding import folded, folded_start
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.margins import JIANG, PASSES, SHARE, positive_margin, timed
 from spiritlevel.measures.paths import path_norm_of
 from spiritlevel.measures.stacks import chain_of
-from spiritlevel.measures.weights import Weight, weights_of
+from spiritlevel.measures.weights import Weight, refuse_derived, weights_of
 from spiritlevel.objective import batches as frozen
 
 KERNEL, PERIODIC = "kernel", "periodic"
@@ -74,7 +74,8 @@ def stable_rank_sum(
 ) -> Estimate:
     """The sum over the weight matrices of ||W||_F^2 / ||W||_2^2; equation 33.
 
-    A matrix that a model fuses of several (queries, keys and values in one linear layer) is one.
+    A matrix that a model fuses of several (queries, keys and values in one linear layer) is one:
+    where there is none such, no rescaling of whole layers changes the sum.
     """
     return timed(lambda: _ratio(instruments, convolution, fold))
 
@@ -95,14 +96,16 @@ def l1_path_norm(instruments: Instruments) -> Estimate:
 
     def value() -> float:
         exact = instruments.objective.to(torch.float64)
+        refuse_derived(exact)
         if any(layer.normed for layer in chain_of(exact, "the l1 path norm")):
             raise SpiritlevelError("the l1 path norm needs layers without norms behind them")
         batch = map_tensors(
             lambda t: torch.ones_like(t) if t.is_floating_point() else t, exact.few(1)
         )
-        found = exact.edited(_absolute).outputs(
-            {name: p.abs() for name, p in exact.params.items()}, batch
-        )
+        fixed = {n: b.abs() for n, b in exact.buffers.items() if b.is_floating_point()}
+        positive = {name: p.abs() for name, p in exact.params.items()}
+        there = exact.edited(_absolute).at(positive, buffers=fixed)
+        found = there.outputs(there.params, batch)
         return float(found.sum()) / frozen.examples(batch)
 
     return timed(value)
@@ -332,7 +335,7 @@ ENTRIES: dict[str, Measure] = {
         **{**OVER_MARGIN, "invariances": ()},
     ),
     "stable_rank_sum": Measure(
-        stable_rank_sum, title="sum of stable ranks", invariances=(*LAYER, "output"), **NORM
+        stable_rank_sum, title="sum of stable ranks", invariances=(*PERMUTATION, "output"), **NORM
     ),
     "log_frobenius_product": Measure(
         log_frobenius_product, title="Frobenius product", invariances=PERMUTATION, **NORM

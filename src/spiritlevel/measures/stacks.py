@@ -25,6 +25,7 @@ PLAIN = frozenset(
     "adaptive_avg_pool2d adaptive_avg_pool3d clone alias contiguous to _to_copy detach "
     "getitem".split()
 )  # operations without parameters that a chain may hold, beside those that only move elements
+MOVED = ("t", "transpose", "permute", "view", "reshape", "alias", "detach", "to", "_to_copy")
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ def _extend(
     name, given = name_of(node), node.all_input_nodes[0]
     own = [n for n in node.all_input_nodes if n in trained]
     if name in MAPS and own:
+        made = next((n for n in node.all_input_nodes[1:] if n.op != "placeholder"), None)
+        if made is not None and made in trained and name_of(made) not in MOVED:
+            raise _refusal(what, f"the weights of a {name} are computed ({name_of(made)})")
         numbers = sum(n.meta["val"].numel() for n in own)
         layers.append(Layer(numbers, node.meta["val"].numel() // copies, len(own) > 1))
     elif name in NORMS and not arguments(node).get("training") and name_of(given) in MAPS:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized
 
 from spiritlevel.base.errors import SpiritlevelError
@@ -15,6 +16,7 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective
 
 PARTS = ("query", "key", "value")  # what torch's attention holds in one matrix
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # their gains may have two axes
 EXAMPLES = 2  # run through the model where it is watched; one alone has no batch statistics
 
 
@@ -54,19 +56,28 @@ def weights_of(objective: Objective, params: Mapping[str, Tensor] | None = None)
     return found
 
 
+def matrices_of(objective: Objective) -> list[str]:
+    """The names of the parameters that are weight matrices or kernels."""
+    return list(dict.fromkeys(weight.name.partition("[")[0] for weight in weights_of(objective)))
+
+
 def refuse_derived(objective: Objective) -> None:
     """Weights that are made of other parameters are none of their own."""
     for name, module in objective.module.named_modules():
-        if is_parametrized(module) or {"weight_g", "weight_v"} <= module._parameters.keys():
+        own = module._parameters.keys()
+        hooked = {"weight_g", "weight_v"} <= own or any(key.endswith("_orig") for key in own)
+        if is_parametrized(module) or hooked:
             raise SpiritlevelError(
                 f"the weights of {name or 'the model'} are made of other parameters; make them "
-                "plain ones (torch.nn.utils.parametrize.remove_parametrizations)"
+                "plain ones (torch.nn.utils.parametrize.remove_parametrizations, prune.remove)"
             )
 
 
 def _weights(objective: Objective, name: str, point: Mapping[str, Tensor]) -> list[Weight]:
     layer, _, own = name.rpartition(".")
     module, values = objective.module.get_submodule(layer), point[name].detach()
+    if isinstance(module, NORMS):
+        return []
     if values.ndim > 2 and not isinstance(module, nn.modules.conv._ConvNd):
         values = values.squeeze()  # a table that is added to a batch
     if values.ndim < 2:
@@ -87,10 +98,12 @@ def watch(
     """Run a few examples through the private copy; `saw(name, layer, input, output)` is told."""
     layers = [(n, m) for n, m in objective.module.named_modules() if isinstance(m, kinds)]
 
-    def told(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Any], None]:
-        return lambda layer, given, made: saw(name, layer, given[0], made)
+    def told(name: str) -> Callable[..., None]:
+        return lambda layer, given, named, made: saw(
+            name, layer, next(iter((*given, *named.values()))), made
+        )
 
-    hooks = [layer.register_forward_hook(told(name)) for name, layer in layers]
+    hooks = [layer.register_forward_hook(told(name), with_kwargs=True) for name, layer in layers]
     try:
         objective.outputs(objective.params, objective.few(EXAMPLES))
     finally:

@@ -21,6 +21,12 @@ class Done(Generic[T]):
     refused: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
 
+    def require(self) -> Done[T]:
+        """Itself, or the first refusal where all that was asked for was refused."""
+        if not self.found and self.refused:
+            raise SpiritlevelError(next(iter(self.refused.values())))
+        return self
+
 
 def one_by_one(
     names: Sequence[str],
