@@ -161,11 +161,14 @@ def test_verdicts_about_the_hessian_come_from_it() -> None:
 
 def test_not_everything_that_is_larger_is_sharper() -> None:
     """A larger smallest eigenvalue is a flatter saddle, a larger rank no sharpness."""
-    words = {name: measure.is_sharpness for name, measure in sl.MEASURES.items()}
-    assert {name for name, sharp in words.items() if not sharp} == {
-        "loss", "gradient_norm", "lambda_min", "layer_traces", "effective_rank", "fisher_rao",
-        "path_norm",
+    near = ("loss", "curvature", "worst case", "noise", "orbit")
+    found = {n for n, e in sl.MEASURES.items() if e.family in near and not e.is_sharpness}
+    assert found == {
+        "loss", "gradient_norm", "lambda_min", "layer_traces", "effective_rank", "log_determinant",
+        "near_zero_share", "negative_share", "metric_trace",
     }  # fmt: skip
+    of_capacity = ("norm", "margin", "count", "course")
+    assert not any(e.is_sharpness for e in sl.MEASURES.values() if e.family in of_capacity)
 
 
 def test_what_was_searched_for_has_no_known_bottom() -> None:
