@@ -84,6 +84,8 @@ def test_the_variance_and_the_scale_in_closed_form() -> None:
     assert scale.status is Status.EXACT
     with pytest.raises(sl.SpiritlevelError, match="noise scale is infinite here"):
         measured("gradient_noise_scale", with_errors(*twins(randn(4, 3))))
+    with pytest.raises(sl.SpiritlevelError, match="too large for float64"):
+        measured("gradient_variance", linear(1e140 * randn(4, 3), randn(4, 1)))
 
 
 def twins(x: Tensor, outputs: int = 1) -> tuple[Tensor, Tensor]:
