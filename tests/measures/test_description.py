@@ -13,6 +13,7 @@ import conformance
 import spiritlevel as sl
 from cases import BY_NAME, labels, randn
 from spiritlevel.measures.description import gaussian_bits, output_squares
+from spiritlevel.measures.examples import units
 
 
 def dense_squares(model: nn.Module, x: Tensor) -> Tensor:
@@ -132,3 +133,65 @@ def test_description_length_of_a_linear_regression() -> None:
     assert found.value == pytest.approx(wanted / math.log(2), rel=1e-12)
     with pytest.raises(sl.SpiritlevelError, match="all parameters are zero"):
         sl.MEASURES["description_length"](point.at(torch.zeros(2).double()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_no_rescaling_of_layers_silences_a_weight(bias: bool) -> None:
+    """Nor where biases are zero; without them B stays, as both layers have 6 weights."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3, bias=bias), nn.ReLU(), nn.Linear(3, 2, bias=bias)).double()
+    if bias:
+        nn.init.zeros_(net[0].bias)  # type: ignore[arg-type]
+    point = sl.Objective(net, (randn(20, 2), randn(20, 2, seed=3)), F.mse_loss)
+    first, second = point.params["0.weight"], point.params["2.weight"]
+    wanted = sl.MEASURES["flat_minimum_search"](point).value
+    for a in (1e4, 1e7, 1e-12):
+        twin = point.at({"0.weight": a * first, "2.weight": second / a})
+        assert sl.MEASURES["silent_weights"](twin).value == 0
+        if not bias:
+            assert sl.MEASURES["flat_minimum_search"](twin).value == pytest.approx(wanted)
+
+
+class Shifted(nn.Module):
+    """Softmax does not see the shift, but rounding does."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3, bias=False).double()
+        self.shift = nn.Parameter(torch.full((1,), shift).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.inner(x) + self.shift).softmax(1) @ torch.tensor(
+            [[0.3], [0.7], [1.1]]
+        ).double()
+
+
+@pytest.mark.parametrize("shift", [0.4, 1e-9])
+def test_what_only_rounding_sees_is_silent(shift: float) -> None:
+    point = sl.Objective(Shifted(shift), (randn(20, 4), randn(20, 1)), F.mse_loss)
+    assert sl.MEASURES["silent_weights"](point).value == 1
+
+
+def test_the_unit_of_weights_does_not_matter() -> None:
+    """n is the number of those that count: not weights, ignored labels or weights of zero."""
+    x, y, model = randn(20, 4), labels(20), nn.Linear(4, 3).double()
+    wanted = sl.MEASURES["description_length"](sl.Objective(model, (x, y), F.cross_entropy)).value
+    each = torch.full((20,), 10.0).double()
+    classes = nn.CrossEntropyLoss(weight=each[:3])
+    for data, loss in (((x, y, each), F.cross_entropy), ((x, y), classes)):
+        point = sl.Objective(model, data, loss)
+        assert units(point) == 20
+        found = sl.MEASURES["description_length"](point).value
+        assert found == pytest.approx(wanted)
+    each[:3], y[3] = 0, -100
+    assert units(sl.Objective(model, (x, y, each), F.cross_entropy)) == 16
+    squares = sl.Objective(model, (x, randn(20, 3), each), F.mse_loss)
+    assert units(squares) == 17
+
+
+def test_bits_that_float64_cannot_hold_are_refused() -> None:
+    layer = nn.Linear(2, 1, bias=False).double()
+    nn.init.constant_(layer.weight, 1e170)
+    point = sl.Objective(layer, (1e-170 * randn(5, 2), randn(5, 1)), F.mse_loss)
+    with pytest.raises(sl.SpiritlevelError, match="float64 cannot hold the bits"):
+        sl.MEASURES["description_length"](point)

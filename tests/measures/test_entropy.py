@@ -247,3 +247,16 @@ def test_the_logarithm_of_a_mean() -> None:
     values = [log_mean(0.5 * torch.randn(50, generator=draws).double()) for _ in range(200)]
     spread = torch.tensor([v.value for v in values]).std()
     assert float(spread) == pytest.approx(sum(v.stderr for v in values) / len(values), rel=0.15)
+
+
+def test_the_unit_of_weights_does_not_heat_the_chains() -> None:
+    """n is the number of examples, not the sum of their weights."""
+    model, x = nn.Linear(2, 1).double(), torch.randn(20, 2, generator=generator(0)).double()
+    y, each = x[:, :1].clone(), torch.full((20,), 10.0).double()
+    found = [
+        sl.MEASURES["local_learning_coefficient"](
+            sl.Objective(model, data, nn.functional.mse_loss), chains=2, steps=12
+        ).value
+        for data in ((x, y), (x, y, each))
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-6)

@@ -171,3 +171,14 @@ def test_one_set_of_products_serves_all_three() -> None:
     assert isinstance(found, Estimate)
     assert found.status is Status.CONVERGED
     assert abs(found.value - 0.2) <= 2 * found.error
+
+
+@pytest.mark.parametrize("size", [10, 320])
+def test_a_flat_loss_is_flat_everywhere(size: int) -> None:
+    """All eigenvalues are zero: counted one by one, or from a density that knows them."""
+    objective = quadratic(torch.zeros(size).double())
+    for name, truth in (("log_determinant", 0), ("near_zero_share", 1), ("negative_share", 0)):
+        found = measured(name, objective)
+        assert found.value == pytest.approx(truth, abs=1e-12)
+        assert found.error == pytest.approx(0, abs=1e-12)
+    assert sl.negative_eigenvalues(sl.hessian(objective)).value == 0

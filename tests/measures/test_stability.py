@@ -84,6 +84,8 @@ def test_the_variance_and_the_scale_in_closed_form() -> None:
     assert scale.status is Status.EXACT
     with pytest.raises(sl.SpiritlevelError, match="noise scale is infinite here"):
         measured("gradient_noise_scale", with_errors(*twins(randn(4, 3))))
+    with pytest.raises(sl.SpiritlevelError, match="too large for float64"):
+        measured("gradient_variance", linear(1e140 * randn(4, 3), randn(4, 1)))
 
 
 def twins(x: Tensor, outputs: int = 1) -> tuple[Tensor, Tensor]:
@@ -333,3 +335,60 @@ def test_alignment_must_see_outputs() -> None:
 
     with pytest.raises(sl.SpiritlevelError, match="must see outputs and loss apart"):
         measured("alignment", sl.Objective(nn.Linear(3, 2), (randn(5, 3), labels(5)), loss))
+
+
+class Dead(nn.Module):
+    """No unit is ever alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+        nn.init.constant_(self.a.bias, -100.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu())
+
+
+@pytest.mark.parametrize("name", ["alignment", "sgd_stability"])
+def test_outputs_without_gradients_have_no_alignment(name: str) -> None:
+    point = sl.Objective(Dead(), (randn(9, 3), randn(9, 2)), F.mse_loss, params="a.*")
+    with pytest.raises(sl.SpiritlevelError, match="gradients of the outputs are 0 here"):
+        measured(name, point)
+
+
+# Weights -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["alignment", "sgd_stability", "output_gradient_trace"])
+def test_the_unit_of_weights_does_not_matter(name: str) -> None:
+    x, y, model = randn(8, 3), labels(8), nn.Linear(3, 3).double()
+    plain = measured(name, sl.Objective(model, (x, y), F.cross_entropy)).value
+    for c in (2.0, 10.0):
+        each = torch.full((8,), c).double()
+        found = measured(name, sl.Objective(model, (x, y, each), F.cross_entropy)).value
+        assert found == pytest.approx(plain)
+        classes = nn.CrossEntropyLoss(weight=each[:3])
+        assert measured(name, sl.Objective(model, (x, y), classes)).value == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("of_classes", [True, False])
+def test_unequal_weights_are_those_of_the_means(of_classes: bool) -> None:
+    """s^2 and G are weighted means over losses and outputs without weights."""
+    x, y, model = randn(8, 3), labels(8), nn.Linear(3, 3, bias=False).double()
+    classes = torch.tensor([1.0, 2.0, 5.0]).double()
+    w = classes[y] if of_classes else torch.linspace(0, 3, 8).double()
+    loss = nn.CrossEntropyLoss(weight=classes) if of_classes else F.cross_entropy
+    objective = sl.Objective(model, (x, y) if of_classes else (x, y, w), loss)
+    g = torch.kron(torch.eye(3).double(), (x * w[:, None]).T @ x / w.sum())
+    slope = model(x).detach().softmax(1) - F.one_hot(y, 3)
+    score = float((w * slope.square().sum(1)).sum() / w.sum())
+    truth = float((covariance(objective) @ g).trace() / g.square().sum()) / score
+    assert measured("alignment", objective).value == pytest.approx(truth)
+    assert measured("output_gradient_trace", objective).value == pytest.approx(float(g.trace()))
+
+
+def test_class_weights_of_an_unknown_kind_are_refused() -> None:
+    loss = nn.NLLLoss(weight=torch.ones(3).double())
+    objective = sl.Objective(nn.Linear(3, 3).double(), (randn(8, 3), labels(8)), loss)
+    with pytest.raises(sl.SpiritlevelError, match="class weights do to this loss is not known"):
+        measured("output_gradient_trace", objective)

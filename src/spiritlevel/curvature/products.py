@@ -14,7 +14,7 @@ from torch.func import jvp
 from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.operator import Operator
-from spiritlevel.base.scope import set_apart
+from spiritlevel.base.scope import kept_rng, set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator, unflatten
 from spiritlevel.curvature.engine import CompileChoice, Engine
@@ -122,15 +122,43 @@ def fisher(objective: Objective, kind: FisherKind = "true", *, seed: int = 0) ->
 def output_gradients(objective: Objective) -> Operator:
     """(1/n) sum_i sum_k grad f_k(x_i) grad f_k(x_i)': the AEFM of Wu, Wang and Su (2022).
 
-    Unlike the empirical Fisher it does not vanish where the data are fitted.
+    Unlike the empirical Fisher it does not vanish where the data are fitted. Units with weights
+    count by them, class weights too.
     """
     only_objectives(objective)
-    weights = objective.loss.weights
+    weights = unit_weights(objective)
 
     def action(out: Tensor, tangent: Tensor, batch: Batch, _: int) -> Tensor:
-        return tangent if weights is None else tangent * weights(out, batch)
+        return tangent * weights(out, batch)
 
     return _outer(objective, action, "output gradients", psd=not objective.loss.altered)
+
+
+def unit_weights(objective: Objective) -> Callable[[Tensor, Batch], Tensor | float]:
+    """The weights of the units of a batch, in a scale in which their sum is the count."""
+    loss = objective.loss
+    if loss.altered == "class weights" and loss.likelihood != "bernoulli":
+        return _class_weights(objective)
+    return loss.weights or (lambda out, batch: 1.0)
+
+
+def _class_weights(objective: Objective) -> Callable[[Tensor, Batch], Tensor]:
+    strength = objective.loss.strength
+    if objective.loss.likelihood != "softmax" or strength is None:
+        raise SpiritlevelError(
+            "what class weights do to this loss is not known; use cross_entropy of the logits, or "
+            "drop the class weights"
+        )
+
+    def summed(batch: Batch) -> float:
+        here = objective.here(batch)
+        with torch.no_grad(), kept_rng():
+            out = objective.outputs(objective.params, here)
+            return float(strength(out, here).double().sum())
+
+    # 1 for labels; PyTorch divides by the number of examples where targets are probabilities
+    scale = objective.mean(summed)
+    return lambda out, batch: strength(out, batch) / scale
 
 
 def _true_fisher(objective: Objective) -> OutputAction:

@@ -14,6 +14,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten, map_tensors
 from spiritlevel.measures.base import DIAGONAL, PERMUTATION, Measure, Work
+from spiritlevel.measures.examples import units
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
@@ -22,7 +23,9 @@ from spiritlevel.objective.batches import Batch
 TOLERATED = 0.01  # the eps of Hochreiter and Schmidhuber: the square that outputs may change by
 MOST_OUTPUTS = 128  # of one example
 NUMBERS = 2**24  # of derivatives, laid out at once
-ROUNDING = 1e-12  # relative to the largest derivative: smaller ones are none
+ROUNDING = 1e-12  # relative to the largest derivative in units of its weight: less is none
+SMALL = 1e-6  # relative to those beside it: a smaller weight has no unit of its own
+LEAST, MOST = 1e-300, 1e300  # squares of the scale of weights that float64 can work with
 
 
 @set_apart()
@@ -52,8 +55,29 @@ def output_squares(objective: Objective) -> Tensor:
                 piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
                 total += _squares(objective, piece, outputs)
     total /= objective.examples
-    silent = total.sum(0) <= ROUNDING**2 * total.sum(0).max()
-    return total.masked_fill(silent, 0.0)
+    if not bool(total.isfinite().all()):
+        raise SpiritlevelError(
+            "the squared derivatives of the outputs are too large for float64; rescale the data"
+        )
+    return total.masked_fill(_silent(objective, total.sum(0)), 0.0)
+
+
+def _silent(objective: Objective, squares: Tensor) -> Tensor:
+    """Where a derivative is zero, or rounding in units of its weight, which no rescaling changes.
+
+    A weight near zero is measured by its module's; where all of those are zero nothing tells.
+    """
+    modules: dict[str, list[slice]] = {}
+    for name, span in objective.spans.items():
+        modules.setdefault(name.rpartition(".")[0], []).append(span)
+    weights = objective.vector.square()
+    scale = weights.clone()
+    for members in modules.values():
+        mean = torch.cat([weights[span] for span in members]).mean()
+        for span in members:
+            scale[span] = torch.where(weights[span] > SMALL**2 * mean, weights[span], mean)
+    rounding = ROUNDING**2 * (squares * weights).max()
+    return (squares == 0) | ((scale > 0) & (squares * scale <= rounding))
 
 
 def _outputs(objective: Objective, batch: Batch) -> int:
@@ -130,12 +154,21 @@ def description_length(instruments: Instruments) -> Estimate:
     """
     begin, objective = time.perf_counter(), instruments.objective
     theta, diagonal = objective.vector.double(), instruments.diagonal
-    prior = math.sqrt(float(theta.square().mean()))
-    if not prior:
+    if not bool(theta.any()):
         raise SpiritlevelError("all parameters are zero: their code has no scale")
-    spread = (objective.count * diagonal.values + prior**-2).rsqrt()
+    square = float(theta.square().mean())
+    prior = math.sqrt(square)
+    bits = math.nan
+    if LEAST < square < MOST:
+        spread = (units(objective) * diagonal.values + prior**-2).rsqrt()
+        bits = gaussian_bits(theta, spread, prior)
+    if not math.isfinite(bits):
+        raise SpiritlevelError(
+            f"float64 cannot hold the bits of weights of the size {prior:.3g}; rescale the weights "
+            "or the data"
+        )
     return Estimate(
-        gaussian_bits(theta, spread, prior),
+        bits,
         matvecs=1,
         seconds=time.perf_counter() - begin,
         status=Status.EXACT if diagonal.exact else Status.BUDGET,

@@ -15,6 +15,7 @@ from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import generator
 from spiritlevel.measures.base import PERMUTATION, Measure, Work
+from spiritlevel.measures.examples import units
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.logmean import LogMean, log_mean
 from spiritlevel.measures.sampling import Angle, Well
@@ -265,9 +266,10 @@ def walks(
 
 def _weight(objective: Objective) -> float:
     """n beta = n / log n: the temperature at which the mean loss tells the coefficient."""
-    if objective.count < 2:
+    n = units(objective)
+    if n < 2:
         raise SpiritlevelError("the learning coefficient is one of many examples: give at least 2")
-    return objective.count / math.log(objective.count)
+    return n / math.log(n)
 
 
 def local_learning_coefficient(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from torch.func import grad, jvp, vmap
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import relieved
 from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import set_apart
+from spiritlevel.base.scope import kept_rng, set_apart
 from spiritlevel.base.tensors import flatten, map_tensors
 from spiritlevel.curvature.ladder import TOLERANCE, climb, difference_of_gradients
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.loss import kinds
 from spiritlevel.objective.objective import Params
 
 ROOM = {"cpu": 2**24, "cuda": 2**28}  # numbers that are laid out at once
@@ -51,6 +53,10 @@ class Noise:
     def variance(self) -> float:
         """tr Sigma."""
         squares = sum(float(rows.double().square().sum()) for rows in self.rows())
+        if not math.isfinite(squares):
+            raise SpiritlevelError(
+                "the squares of the gradients are too large for float64; rescale the data"
+            )
         return squares / self.objective.examples
 
     def through(self, of: Callable[[Tensor], Tensor], signs: Tensor) -> Tensor:
@@ -74,6 +80,29 @@ def noise(instruments: Instruments) -> Noise:
         return Noise(objective, instruments.gradient, torch.cat(list(plain.rows())))
 
     return instruments.once("example_noise", make)
+
+
+def units(objective: Objective) -> float:
+    """n: how many examples or tokens the mean loss is over, whatever their weights."""
+    weighted = any(isinstance(b, (tuple, list)) and len(b) == 3 for b in objective.batches)
+    own = objective.loss.joins_examples  # whose count is the user's
+    if own or not (weighted or objective.loss.altered == "class weights"):
+        return objective.count
+    with torch.no_grad(), kept_rng():
+        return float(sum(_counted(objective, objective.here(b)) for b in objective.batches))
+
+
+def _counted(objective: Objective, batch: Batch) -> float:
+    """Of one batch, those of some weight."""
+    x, y, *weight = batch
+    ones = [(w != 0).to(w) for w in weight]
+    loss = kinds.placed(objective.given_loss, objective.dtype, objective.device)
+    if not (kinds.scores_labels(loss) and kinds.are_labels(y)):
+        return float(objective.total(objective.params, (x, y, *ones))[1])
+    found = kinds.label_weights(loss, y) != 0
+    for w in ones:
+        found = found & (w.reshape(w.shape + (1,) * (y.ndim - w.ndim)) != 0)
+    return float(found.sum())
 
 
 def gradients(objective: Objective) -> Iterator[Tensor]:

@@ -18,6 +18,7 @@ from spiritlevel.spectral.density import resolution
 
 PROBES = 4  # steps matter more: they place eigenvalues, and many eigenvalues average by themselves
 COST = "200 products"
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ def log_determinant(instruments: Instruments, above: float = 1e-3) -> Estimate:
 
     log det of the part of the Hessian that bends up: less log volume of {L < L(theta) + eps} in
     these directions, and the weight of a minimum in the long run of SGD (Jastrzebski et al., 2018).
-    Which eigenvalues count is a choice: near `above` there usually are many. An error of the
-    density says how many of them may be on the other side, each worth |log(above * ||H||_2)|.
+    0 if nothing does. Which eigenvalues count is a choice: near `above` there usually are many. An
+    error of the density says how many of them may be on the other side, each worth
+    |log(above * ||H||_2)|.
     """
     found = spectrum(instruments)
     return found.sum_over(torch.log, low=_threshold(found, above))
@@ -81,7 +83,7 @@ def log_determinant(instruments: Instruments, above: float = 1e-3) -> Estimate:
 def near_zero_share(
     instruments: Instruments, below: float = 1e-3, absolute: bool = False
 ) -> Estimate:
-    """Share of eigenvalues with |lambda| < below * ||H||_2, or < below if `absolute`.
+    """Share of eigenvalues with |lambda| < below * ||H||_2, or < below if `absolute`; 1 if H = 0.
 
     Sagun et al. (2017); Chaudhari et al. (2017) count those below 1e-4 or so, absolutely.
     """
@@ -103,7 +105,7 @@ def negative_share(instruments: Instruments, below: float = 1e-3) -> Estimate:
 def _threshold(found: Dense | Density, relative: float, absolute: bool = False) -> float:
     """As asked for, but not where rounding scatters zeros."""
     norm = 1.0 if absolute else float(found.nodes.abs().max())
-    return max(relative * norm, 2 * found.resolution)
+    return max(relative * norm, 2 * found.resolution, TINY)  # a flat loss has zeros only
 
 
 def _share(instruments: Instruments, count: Estimate) -> Estimate:

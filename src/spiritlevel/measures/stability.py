@@ -14,6 +14,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.curvature import output_gradients
+from spiritlevel.curvature.products import unit_weights
 from spiritlevel.measures.base import (
     BOTH_ENDS,
     PERMUTATION,
@@ -31,6 +32,7 @@ from spiritlevel.spectral.probes import within
 
 RATE, BATCH = 0.1, 1
 SKETCH = 30  # products that look for what is taken out before probes are drawn
+SMALLEST = 1e-300  # of a square that can be divided by
 ROUNDING = 1e3  # in units of the last place of the gradients: less of a mean is none
 
 
@@ -91,12 +93,18 @@ def sgd_growth(instruments: Instruments, rate: float = RATE, batch: int = BATCH)
 def alignment(instruments: Instruments) -> Estimate:
     """mu = tr(Sigma G) / (s^2 ||G||_F^2), G of the output gradients, s^2 = mean ||dl / df||^2.
 
-    1 where the error of one output does not depend on its gradient, for then Sigma = s^2 G. Where
-    squared errors are nearly fitted, H is a multiple of G and this is the mu of Wu, Wang and Su
-    (2022), tr(Sigma H) / (2 L ||H||_F^2); it has a meaning for other losses too.
+    1 where examples have one output whose error does not depend on its gradient, for then Sigma =
+    s^2 G; with several outputs or tokens per example it is less. Where squared errors are nearly
+    fitted, H is a multiple of G and this is the mu of Wu, Wang and Su (2022), tr(Sigma H) /
+    (2 L ||H||_F^2); it has a meaning for other losses too. Weights count in the means.
     """
-    probes, score = _output_probes(instruments), _score(instruments)
-    return _product(1 / score, (_noise_trace(instruments), 1), (probes.frobenius(), -2))
+    size, score = _output_probes(instruments).frobenius(), _score(instruments)
+    if not SMALLEST < size.value * size.value < math.inf:
+        raise SpiritlevelError(
+            f"the gradients of the outputs are {size.value:.3g} here, so that noise has nothing to "
+            "align with; choose other params= or data, or use edge"
+        )
+    return _product(1 / score, (_noise_trace(instruments), 1), (size, -2))
 
 
 def sgd_stability(instruments: Instruments, rate: float = RATE, batch: int = BATCH) -> Estimate:
@@ -169,7 +177,7 @@ def _probed(
 
 
 def _score(instruments: Instruments) -> float:
-    """s^2 = mean_i ||dl_i / df_i||^2."""
+    """s^2 = mean_i ||dl_i / df_i||^2 of losses without weights, which are those of the mean."""
     objective = instruments.objective
     on_outputs = objective.loss.on_outputs
     if on_outputs is None:
@@ -178,15 +186,23 @@ def _score(instruments: Instruments) -> float:
             "loss(outputs, y)"
         )
 
+    weights = unit_weights(objective)
+
     def squares(batch: Batch) -> float:
         here = objective.here(batch)
         with torch.no_grad(), kept_rng():
             out = objective.outputs(objective.params, here)
         slope = torch.func.grad(lambda z: on_outputs(z, here)[0])(out.detach())
-        return float(slope.double().square().sum())
+        weight = torch.as_tensor(weights(out, here)).double()
+        # the slope holds the weight already, so that its square holds it once too often
+        return float(torch.where(weight > 0, slope.double().square() / weight, 0.0).sum())
 
     found = objective.mean(squares)
-    if found <= 0:
+    if not math.isfinite(found):
+        raise SpiritlevelError(
+            "the slope of the loss in the outputs is too large for float64; rescale the data"
+        )
+    if found < SMALLEST:
         raise SpiritlevelError(
             "the loss has no slope in the outputs here, so that SGD has no noise to align; use "
             "edge or sgd_growth"

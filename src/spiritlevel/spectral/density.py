@@ -62,13 +62,15 @@ class Density:
             if edge is not None:
                 number(name, edge)
         given = [edge for edge in edges.values() if edge is not None]
+        # of a matrix that is zero every eigenvalue is known, and on the right side of every edge
+        blurred = given if self.resolution else []
         inside = (self.nodes > (-math.inf if low is None else low)).double()
         inside *= self.nodes < (math.inf if high is None else high)
-        for edge in given:
+        for edge in blurred:
             inside[(self.nodes - edge).abs() <= self.resolution] = 0.5
         sums = self.size * (self.weights * torch.where(inside > 0, inside * of(self.nodes), 0.0))
-        jumps = [float(of(self.nodes.new_tensor([edge])).abs()) for edge in given]
-        unsure = [self._unplaced(e) * jump for e, jump in zip(given, jumps, strict=True)]
+        jumps = [float(of(self.nodes.new_tensor([edge])).abs()) for edge in blurred]
+        unsure = [self._unplaced(e) * jump for e, jump in zip(blurred, jumps, strict=True)]
         return Estimate(
             float(sums.sum(1).mean()),
             stderr=math.hypot(standard_error(sums.sum(1)), *unsure),
