@@ -178,6 +178,7 @@ def divergence(objective: Objective) -> Rise:
 def _decisions(objective: Objective) -> classes.Labels:
     """Where a classifier decides what counts; its targets need not be labels."""
     loss, counted = objective.loss, []
+    strength = loss.strength
     if loss.likelihood not in ("softmax", "bernoulli"):
         raise SpiritlevelError(
             "the basin volume is that of a classifier; this loss is none of classes (use "
@@ -187,8 +188,8 @@ def _decisions(objective: Objective) -> classes.Labels:
         for batch in map(objective.here, objective.batches):
             out = objective.outputs(objective.params, batch)
             weight = torch.ones_like(out)
-            if loss.strength is not None:
-                weight = loss.strength(out, batch).expand_as(out)
+            if strength is not None:
+                weight = strength(out, batch).expand_as(out)
             if loss.likelihood == "softmax":
                 weight = weight.select(loss.class_axis, 0)
             counted.append((weight > 0).flatten())
