@@ -260,3 +260,40 @@ def test_the_unit_of_weights_does_not_heat_the_chains() -> None:
         for data in ((x, y), (x, y, each))
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+def test_a_large_gradient_by_quadrature() -> None:
+    """The error of g' (H + gamma I)^-1 g counts too, whatever the size of g."""
+    draws, n, gamma = torch.Generator().manual_seed(0), 300, 4.0
+    x = torch.randn(400, n, generator=draws, dtype=torch.float64)
+    x = 6 * x * torch.linspace(1, 0.02, n)
+    layer = nn.Linear(n, 1, bias=False).double()
+    nn.init.zeros_(layer.weight)
+    for size in (1e4, 1e9):
+        y = size * torch.randn(400, 1, generator=draws, dtype=torch.float64)
+        point = sl.Objective(layer, (x, y), nn.functional.mse_loss)
+        shifted = sl.hessian(point).dense() + gamma * torch.eye(n)
+        slope = point.gradient()
+        wanted = n / 2 * math.log(2 * math.pi) - point.value() - float(shifted.logdet()) / 2
+        wanted += float(slope @ torch.linalg.solve(shifted, slope)) / 2
+        found = sl.MEASURES["local_entropy_laplace"](point, gamma=gamma)
+        assert found.status is Status.CONVERGED
+        assert abs(found.value - wanted) <= 3.5 * found.error
+        coarse = sl.MEASURES["local_entropy_laplace"](point, gamma=gamma, steps=4)
+        assert coarse.status is Status.BUDGET
+        assert abs(coarse.value - wanted) <= 3.5 * coarse.error
+
+
+def test_chains_that_would_start_where_the_loss_overflows() -> None:
+    def walled(x: Tensor) -> Tensor:
+        return torch.where(x.norm() > 0.1, math.inf, 1.0) * 50 * x.square().sum()
+
+    found = sl.MEASURES["local_learning_coefficient"](function(walled, torch.zeros(2)))
+    assert math.isfinite(found.value)
+    assert math.isfinite(found.error)
+    steep = function(lambda x: (1e5 * x.square().sum()).exp(), torch.zeros(2))
+    with pytest.raises(sl.SpiritlevelError, match="overflows along the chains: give a larger gam"):
+        sl.MEASURES["local_learning_coefficient"](steep)
+    broken = function(lambda x: torch.where(x.norm() > 0, math.inf, 1.0) * x.sum(), torch.zeros(2))
+    with pytest.raises(sl.SpiritlevelError, match="not finite around the point"):
+        sl.MEASURES["local_learning_coefficient"](broken)

@@ -145,3 +145,58 @@ def test_what_cannot_fall_says_so() -> None:
     regression = sl.Objective(nn.Linear(2, 1), (torch.ones(3, 2), torch.ones(3, 1)), F.mse_loss)
     with pytest.raises(sl.SpiritlevelError, match="none of classes"):
         value("pac_bayes_sigma", regression)
+
+
+class Wave(nn.Module):
+    """cos(b) x: stationary at 0, and right again where b is larger still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b = nn.Parameter(torch.zeros(1).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cos(self.b) * x
+
+
+WAVE = sl.Objective(
+    Wave(),
+    (torch.ones(4, 1).double(), torch.ones(4, 1).double()),
+    F.binary_cross_entropy_with_logits,
+)
+
+
+def test_an_accuracy_that_rises_with_the_noise_leaves_the_size_open() -> None:
+    for name in ("pac_bayes_sigma", "pac_bayes_flatness", "pac_bayes_orig"):
+        found = value(name, WAVE, 1, draws=2, drop=0.5)
+        assert found.status is Status.BUDGET
+        assert "raise draws=" in found.remedy
+        assert math.isfinite(found.value)
+        assert 0 < found.error < math.inf
+
+
+def test_a_box_around_a_stationary_point() -> None:
+    alpha = value("sharpness_flatness", WAVE).value ** -0.5
+    assert alpha == pytest.approx(math.pi / 2, rel=0.011)
+
+
+def test_as_many_mistakes_as_may_be_are_not_too_many() -> None:
+    """3 of 10 are wrong, and a fourth may be: in floats 0.4 - 0.3 > 0.1."""
+    point = separate(torch.tensor([1.0] * 6 + [-1.0] * 3 + [0.5]))
+    alpha = value("sharpness_flatness", point).value ** -0.5
+    assert alpha == pytest.approx(1.0, rel=0.011)
+
+
+def test_small_biases_are_no_scale_of_the_noise() -> None:
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double()
+
+    def tolerated(bias: float) -> float:
+        layer = nn.Linear(3, 3).double()
+        with torch.no_grad():
+            layer.weight.copy_(8 * torch.eye(3))
+            layer.bias.fill_(bias)
+        data = (x, x.argmax(1))
+        point = sl.Objective(layer, data, F.cross_entropy, params=["bias"])
+        return value("pac_bayes_sigma", point).value
+
+    assert tolerated(1e-3) == pytest.approx(tolerated(0.0), rel=0.02)
+    assert tolerated(1e-8) == pytest.approx(tolerated(0.0), rel=0.02)

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 import conformance
 import spiritlevel as sl
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.measures.volumes import Rays, Shape, divergence, log_ball, log_radial, rays
+from spiritlevel.measures.rays import Rays, Shape, rays
+from spiritlevel.measures.volumes import divergence, log_ball, log_radial
 
 SEEDS = range(4)
 
@@ -228,3 +229,77 @@ def test_rays_of_a_net_end_where_they_say() -> None:
         at = point.vector + radius * u
         assert point.at(at).value() - point.value() == pytest.approx(0.1, rel=0.01)
         assert float(u @ point.vector) == pytest.approx(float(slope))
+
+
+class Wave(nn.Module):
+    def __init__(self, w: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([w]).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.w * x)
+
+
+@pytest.mark.parametrize("periods", [10, 1000])
+def test_a_ray_begins_where_the_parabola_ends(periods: int) -> None:
+    """sin(w)^2 with a large w: a tenth of it leads over many crossings."""
+    data = torch.ones(1, 1).double(), torch.zeros(1, 1).double()
+    point = sl.Objective(Wave(2 * math.pi * periods), data, F.mse_loss)
+    end = math.asin(math.sqrt(0.1))
+    found = sl.MEASURES["flat_radius"](point, half_width=20.0)
+    assert within(found, end)
+    assert found.matvecs < 32 * 8
+    assert within(volume(point, half_width=20.0), math.log(2 * end))
+
+
+def test_a_proposal_without_room_is_refused() -> None:
+    layer = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(layer.weight, 1e-30)
+    x = torch.randn(6, 1, generator=torch.Generator().manual_seed(0)).double() / 1e-30
+    point = sl.Objective(layer, (x, torch.zeros(6, 1).double()), F.mse_loss)
+    for name in ("flat_radius", "log_volume"):
+        with pytest.raises(sl.SpiritlevelError, match="ends at the point itself"):
+            sl.MEASURES[name](point)
+
+
+def classifier(model: nn.Module, targets: Tensor, loss: Any = F.cross_entropy) -> sl.Objective:
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double()
+    return sl.Objective(model.double(), (x, targets), loss)
+
+
+class Idle(nn.Module):
+    """A weight that changes nothing until |w| > end, where it exchanges classes."""
+
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self.end, self.w = end, nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(self.w.abs() > self.end, 3.0, 0.0) * x.flip(1) + x + 0 * self.w
+
+
+def test_a_basin_that_is_all_there_is() -> None:
+    labels = torch.arange(8) % 3
+    for end in (math.inf, 3.0):
+        for seed in SEEDS:
+            found = sl.MEASURES["basin_volume"](classifier(Idle(end), labels), seed=seed)
+            assert found.value <= 0
+            assert within(found, math.log(1 - 2 * norm.sf(end)))
+            assert 0 < found.error < 0.3
+
+
+def test_predictions_diverge_whatever_the_targets() -> None:
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, -100, -100])
+    soft = F.one_hot(labels.clamp(min=0), 3).double() * 0.7 + 0.1
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    there = torch.linspace(-1, 1, 12).double()
+    plain = divergence(classifier(model, labels))(there)
+    smooth = classifier(model, labels, nn.CrossEntropyLoss(label_smoothing=0.1))
+    assert divergence(smooth)(there) == pytest.approx(plain)
+    every = divergence(classifier(model, labels.clamp(min=0)))(there)
+    assert every != pytest.approx(plain)  # two examples more
+    assert divergence(classifier(model, soft))(there) == pytest.approx(every)
+    assert sl.MEASURES["basin_volume"](smooth).value < 0
+    with pytest.raises(sl.SpiritlevelError, match="none of classes"):
+        sl.MEASURES["basin_volume"](classifier(model, soft, F.mse_loss))

@@ -33,6 +33,7 @@ WARM_UP = 1 / 3  # of a chain
 AGREED = 1.1  # of the Gelman-Rubin ratio of chains that agree
 SOME = 0.3  # acceptance
 PROBES, LANCZOS = 12, 16
+MORE, NUMBERS = 8, 2**28  # times as many steps for the gradient, and numbers that they may hold
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _dense(hessian: Tensor, slope: Tensor, gamma: float) -> _Quadratic:
 
 
 def _quadrature(instruments: Instruments, gamma: float, probes: int, steps: int) -> _Quadratic:
-    operator, slope = instruments.hessian, instruments.gradient
+    operator = instruments.hessian
     ends = instruments.extremes.values
     low, high = ends[-1].value - ends[-1].error, ends[0].value + ends[0].error
     _refuse_saddle(low, gamma)
@@ -192,20 +193,44 @@ def _quadrature(instruments: Instruments, gamma: float, probes: int, steps: int)
     root = math.sqrt((gamma + high) / (gamma + low))
     cut = 2 * operator.size * math.log(root) * ((root - 1) / (root + 1)) ** (2 * steps)
     spread = standard_error(terms)
-    form = 0.0
-    if float(slope.norm()) > 0:
-        krylov = Krylov(operator, slope, steps, generator(instruments.seed))
-        while not krylov.full:
-            krylov.expand()
-        values, coordinates, _ = krylov.ritz()
-        form = float((coordinates[0].square() / (values + gamma)).sum()) * _square(slope)
+    form, width, rounding, taken = _form(instruments, gamma, steps, spread, (low, high))
     return _Quadratic(
         log_det=operator.size * math.log(gamma) + float(terms.mean()),
         form=form,
-        stderr=math.hypot(spread, cut),
-        products=(probes + 1) * steps,
-        status=Status.CONVERGED if cut <= spread else Status.BUDGET,
+        stderr=math.hypot(spread, cut, width, rounding),
+        products=probes * steps + taken,
+        status=Status.CONVERGED if max(cut, width) <= spread else Status.BUDGET,
     )
+
+
+def _form(
+    instruments: Instruments, gamma: float, steps: int, enough: float, ends: tuple[float, float]
+) -> tuple[float, float, float, int]:
+    """g' (H + gamma I)^-1 g, how far off it may be, its rounding error, and how many steps it took.
+
+    It is x' g + r' (H + gamma I)^-1 r, x of the Krylov space of g and r = g - (H + gamma I) x.
+    The second term lies between ||r||^2 over the ends of H + gamma I: its middle is added, half of
+    the range is the error. Steps are taken until that is `enough`, as far as memory allows.
+    """
+    operator, slope = instruments.hessian, instruments.gradient
+    if float(slope.norm()) == 0:
+        return 0.0, 0.0, 0.0, 0
+    square = _square(slope)
+    most = max(steps, min(MORE * steps, NUMBERS // operator.size))
+    krylov = Krylov(operator, slope, most, generator(instruments.seed))
+    while True:
+        krylov.expand()
+        if krylov.length % steps and not krylov.full:
+            continue
+        values, coordinates, _ = krylov.ritz()
+        shares = coordinates[0] / (values + gamma)
+        form = square * float((coordinates[0] * shares).sum())
+        m, known = krylov.length, krylov.length + krylov.pending
+        rest = krylov.coefficients[m:known, :m] @ (coordinates @ shares)
+        least, largest = (square * _square(rest) / (gamma + end) for end in reversed(ends))
+        if krylov.full or (largest - least) / 2 <= enough:
+            width, rounding = (largest - least) / 2, krylov.rounding * form
+            return form + (least + largest) / 2, width, rounding, m
 
 
 def _square(vector: Tensor) -> float:
@@ -241,14 +266,14 @@ def walks(
     """Chains in exp(-(n / log n) L(x)) N(x; theta, I / gamma), from its middle and from outside.
 
     Every other one starts with a draw of the Gaussian, far above the density that it walks in: if
-    they agree with those from below, they have arrived.
+    they agree with those from below, they have arrived. Where the loss overflows, from closer by.
     """
     draws, well, weight = generator(seed), Well(objective, gamma), _weight(objective)
     warm, found = math.ceil(WARM_UP * steps), []
     with bar(chains * steps, "chains") as progress:
         for chain in range(chains):
             start = well.draw(draws) if chain % 2 else torch.zeros_like(objective.vector)
-            here, accepted, rises = well.place(start), 0.0, []
+            here, accepted, rises = well.inside(start), 0.0, []
             angle = Angle.first(well, here, weight, leaps, draws)
             for step in range(steps):
                 if step == warm:
@@ -293,6 +318,8 @@ def local_learning_coefficient(
     halves = torch.stack([walk.rises[: 2 * (len(walk.rises) // 2)] for walk in found])
     halves = halves.reshape(2 * chains, -1)
     value, stderr = float(halves.mean()), standard_error(halves.mean(1))
+    if not math.isfinite(value + stderr):
+        raise SpiritlevelError("the loss overflows along the chains: give a larger gamma=")
     remedy = _unhealthy(found, halves, value, stderr)
     return Estimate(
         value,

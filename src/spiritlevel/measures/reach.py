@@ -21,8 +21,11 @@ from spiritlevel.spectral.probes import standard_error
 
 DROP, DRAWS = 0.1, 16  # Jiang et al. (2020) draw 10 times
 WIDTH = 0.01  # relative, of the bracket that a search ends with
-UP, DOWN = 12, 40  # octaves that a search goes before it gives up: beyond, all is noise
+UP, DOWN = 12, 40  # octaves that a search goes by factors of 2, and down before it gives up
+LEAP, FAR = 16, 60  # the factor beyond, where only the scale may be wrong, and the last octave
+ROUNDING = 1e-9  # of a share of mistakes
 VAGUE = 0.25  # relative: an error that more draws should make smaller
+BLIND = 1.0  # the largest error of log s: beyond, nothing is known
 SLOPE = 1.25  # factor over which the slope of the accuracy is taken
 ASCENTS, STRIDE = 8, 0.5  # steps along the signs of the gradient, in units of the box
 
@@ -54,7 +57,7 @@ class Reach:
             matvecs=self.passes,
             seconds=self.seconds,
             status=Status.BUDGET if vague else sure,
-            remedy="raise draws=" if vague else "",
+            remedy="raise draws=, or give another drop=" if vague else "",
         )
 
 
@@ -85,7 +88,7 @@ def noise_reach(
         width, chance, found = spread(size), generator(seed), []
         for _ in range(draws):
             point = theta + width * gaussian(objective.size, chance, theta)
-            found.append(classes.error(objective, known, objective.named(point)) - base)
+            found.append(_error(objective, known, point) - base)
             progress.update()
         passes += draws
         return torch.tensor(found, dtype=torch.float64)
@@ -96,8 +99,9 @@ def noise_reach(
         steepness = float((drops(size * SLOPE) - drops(size / SLOPE)).mean()) / (
             2 * math.log(SLOPE)
         )
-        error = standard_error(drops(size)) / max(steepness, 1e-12)
-    error = math.hypot(error, math.log(high / low) / 2)
+        # an accuracy that rises with the noise does not tell where it crosses
+        error = standard_error(drops(size)) / steepness if steepness > 0 else BLIND
+    error = min(math.hypot(error, math.log(high / low) / 2), BLIND)
     return Reach(size, size * error, passes, time.perf_counter() - begin)
 
 
@@ -118,9 +122,11 @@ def worst_reach(
         most = 0.0
         for point in _climb(objective, box(size)):
             passes += 2
-            most = max(most, classes.error(objective, known, objective.named(point)) - base)
+            found = _error(objective, known, point) - base
             progress.update()
-            if most > drop:
+            if not found <= most:
+                most = found
+            if _beyond(most, drop):
                 break
         return most
 
@@ -131,24 +137,45 @@ def worst_reach(
 
 def _climb(objective: Objective, box: Tensor) -> Iterator[Tensor]:
     """Points of the box where the loss is ever larger, from its centre and from smaller weights."""
-    theta = objective.vector
+    theta, draws = objective.vector, generator(0)
     for start in (torch.zeros_like(theta), -box * theta.sign()):
         u = start
         for _ in range(ASCENTS):
-            u = (u + STRIDE * box * objective.at(theta + u).gradient().sign()).clamp(-box, box)
+            way = objective.at(theta + u).gradient().sign()
+            if not bool(way.any()):  # a stationary point: any way may lead out of it
+                way = gaussian(objective.size, draws, theta).sign()
+            u = (u + STRIDE * box * way).clamp(-box, box)
             yield theta + u
+
+
+def _error(objective: Objective, known: classes.Labels, point: Tensor) -> float:
+    """The share of mistakes at a point, or NaN where outputs overflow."""
+    found = classes.margins(objective, known, objective.named(point))
+    return float((found <= 0).double().mean()) if bool(found.isfinite().all()) else math.nan
+
+
+def _beyond(fall: float, drop: float) -> bool:
+    """Whether more than `drop` is lost; an overflow loses all."""
+    return not fall <= drop + ROUNDING
 
 
 def _bracket(
     fall: Callable[[float], float], start: float, drop: float, accuracy: float
 ) -> tuple[float, float]:
-    """Sizes around the first crossing of `drop`, closed by bisection of the logarithm."""
+    """Sizes around the first crossing of `drop` that is seen, closed by bisection of log s.
+
+    It looks at factors of 2, and of 16 beyond 2^12: a crossing and back between is not seen. So far
+    out an overflow says nothing about the accuracy, and ends the search.
+    """
     low, high, size = 0.0, math.inf, start
-    while not (low and high < math.inf) and 2.0**-DOWN < size / start < 2.0**UP:
-        if fall(size) <= drop:
-            low, size = size, 2 * size
-        else:
+    while not (low and high < math.inf) and 2.0**-DOWN < size / start < 2.0**FAR:
+        found, far = fall(size), size / start >= 2.0**UP
+        if far and math.isnan(found):
+            break
+        if _beyond(found, drop):
             high, size = size, size / 2
+        else:
+            low, size = size, (LEAP if far else 2) * size
     if not low:
         raise SpiritlevelError(
             f"perturbations of any size lower the accuracy by more than {drop:g}: give a larger "
@@ -161,5 +188,5 @@ def _bracket(
         )
     while high > (1 + WIDTH) * low:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if fall(middle) <= drop else (low, middle)
+        low, high = (low, middle) if _beyond(fall(middle), drop) else (middle, high)
     return low, high

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import gaussian
 from spiritlevel.objective import Objective
 
@@ -37,6 +38,20 @@ class Well:
         there = self._at(y)
         rise = there.value() - self.objective.value()
         return Place(y, rise, there.gradient() / math.sqrt(self.gamma))
+
+    def inside(self, y: Tensor) -> Place:
+        """The place y, or the first of y/2, y/4, ... where the loss and its slope are finite.
+
+        From where they are not no step would ever be accepted.
+        """
+        for _ in range(HALVINGS):
+            found = self.place(y)
+            if math.isfinite(found.rise) and bool(found.slope.isfinite().all()):
+                return found
+            y = y / 2
+        raise SpiritlevelError(
+            "the loss or its gradient is not finite around the point: give a larger gamma="
+        )
 
     def draw(self, draws: torch.Generator) -> Tensor:
         """y at weight zero."""

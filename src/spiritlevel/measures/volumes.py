@@ -1,199 +1,35 @@
 """The volume of the region around the point where the loss, or the predictions, hardly change.
 
-Of what can be seen from the point: along a ray the region ends where it is first left.
+Of what can be seen from the point: along a ray the region ends where it is first seen to be left.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from scipy.special import gammaln
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.base.scope import kept_rng
+from spiritlevel.curvature import ggn
 from spiritlevel.measures import classes
 from spiritlevel.measures.base import DINH, PERMUTATION, Measure, Work
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.logmean import log_mean
+from spiritlevel.measures.rays import DIRECTIONS, Parabola, Rise, rays, shape
 from spiritlevel.objective import Objective
-from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.probes import standard_error
 
 EPS = 0.1  # by how much the loss may rise
 CUTOFF = 1e-2  # by how many nats predictions may change
 HALF_WIDTH = 1.0
-DIRECTIONS = 32
-FARTHER, NEAREST = 1.02, 1e-30  # than a parabola says; the least radius that is looked for
-NEAR = 1e-6  # relative: the closest that a radius is known, whatever the dimension
-LANCZOS, NUMBERS = 128, 2**28  # steps that tell directions apart, and numbers that they may hold
+OUTSIDE = 40.0  # deviations beyond the typical radius of a Gaussian, where nothing of it is left
 NODES, DEPTH = 200, 45.0  # of a radial integral, and how far its logarithm is followed down
-
-Rise = Callable[[Tensor], float]  # at a place, by how much
-
-
-@dataclass(frozen=True)
-class Rays:
-    """How far it is to the end of a region along random directions u.
-
-    `slopes` are theta' u, `weights` log of how much more often than evenly a direction should have
-    been drawn, `width` is the relative error of a radius, `passes` what it took.
-    """
-
-    radii: Tensor
-    slopes: Tensor
-    weights: Tensor
-    size: int
-    width: float
-    passes: float
-    seconds: float
-
-    def estimate(self, logs: Tensor, constant: float) -> Estimate:
-        """constant + log of the mean of exp(logs) over even directions.
-
-        Where few of them carry that mean its error is not known, and the mean of the logarithms
-        stands for it: a lower bound (Jensen) with an error that is.
-        """
-        terms = logs + self.weights
-        mean = log_mean(terms)
-        value, stderr = mean.value, mean.stderr
-        if not mean.known:
-            value, stderr = float(terms.mean()), standard_error(terms)
-        return Estimate(
-            constant + value,
-            stderr=math.hypot(stderr, self.size * self.width),
-            matvecs=self.passes,
-            seconds=self.seconds,
-            status=Status.CONVERGED if mean.known else Status.LOWER_BOUND,
-        )
-
-
-@dataclass(frozen=True)
-class Shape:
-    """v -> A v = v + V (s - 1) V' v with V orthonormal: directions in which there is more room."""
-
-    vectors: Tensor
-    factors: Tensor
-    products: float = 0.0
-    seconds: float = 0.0
-
-    def __call__(self, v: Tensor) -> Tensor:
-        return v + self.vectors @ ((self.factors - 1) * (self.vectors.T @ v))
-
-    @property
-    def log_det(self) -> float:
-        return float(self.factors.double().log().sum())
-
-
-def shape(instruments: Instruments, bend: float) -> Shape:
-    """A = (bend / (|H| + bend))^(1/2), for what some Lanczos steps see of the Hessian H.
-
-    What is drawn with it is unbiased whatever it is; a good one takes the variance away.
-    """
-    begin = time.perf_counter()
-    operator, draws = instruments.hessian, generator(instruments.seed)
-    steps = min(operator.size, LANCZOS, max(NUMBERS // operator.size, 1))
-    start = gaussian(operator.size, draws, instruments.objective.vector)
-    krylov = Krylov(operator, start, steps, draws)
-    while not krylov.full:
-        krylov.expand()
-    values, coordinates, _ = krylov.ritz()
-    vectors = krylov.lift(coordinates)
-    factors = (bend / (values.abs() + bend)).sqrt().to(vectors)
-    return Shape(vectors, factors, steps * operator.cost, time.perf_counter() - begin)
-
-
-@set_apart()
-def rays(
-    objective: Objective,
-    rise: Rise,
-    limit: float,
-    *,
-    shape: Shape | None = None,
-    half_width: float = math.inf,
-    directions: int = DIRECTIONS,
-    seed: int = 0,
-) -> Rays:
-    """Where `rise` first comes to `limit` along random directions, or the box ends.
-
-    The box is |x_i - theta_i| <= half_width.
-    """
-    if directions < 2:
-        raise SpiritlevelError("directions=1: an error needs at least 2")
-    begin, theta, draws = time.perf_counter(), objective.vector, generator(seed)
-    tol = max(0.1 / objective.size, NEAR)
-    radii, slopes, weights = [], [], []
-    passes, guess = 0, 0.1 * (float(theta.norm()) or 1.0)
-
-    def along(u: Tensor, r: float) -> float:
-        nonlocal passes
-        passes += 1
-        return rise(theta + r * u)
-
-    with bar(directions, "rays") as progress:
-        for _ in range(directions):
-            u, weight = _direction(objective, shape, draws)
-            most = half_width / float(u.abs().max())
-            guess = _radius(lambda r, u=u: along(u, r), limit, most, min(guess, most), tol)
-            radii.append(guess)
-            slopes.append(float(u.double() @ theta.double()))
-            weights.append(weight)
-            progress.update()
-    found = torch.tensor([radii, slopes, weights], dtype=torch.float64)
-    cost, elapsed = float(passes), time.perf_counter() - begin
-    if shape is not None:
-        cost, elapsed = cost + shape.products, elapsed + shape.seconds
-    return Rays(found[0], found[1], found[2], objective.size, tol, cost, elapsed)
-
-
-def _direction(
-    objective: Objective, shape: Shape | None, draws: torch.Generator
-) -> tuple[Tensor, float]:
-    """A unit vector, and log of how much more often it should have been drawn."""
-    v = gaussian(objective.size, draws, objective.vector)
-    v = v / v.norm()
-    if shape is None:
-        return v, 0.0
-    u = shape(v)
-    stretch = float(u.double().norm())
-    return u / stretch, shape.log_det - objective.size * math.log(stretch)
-
-
-def _radius(
-    rise: Callable[[float], float], limit: float, most: float, guess: float, tol: float
-) -> float:
-    """The least r with rise(r) = limit, to `tol` of it: from a bracket that parabolas find."""
-    low, high, r = 0.0, math.inf, guess
-    while not (low and high < math.inf):
-        found = rise(r)
-        if found < limit:
-            if r >= most:
-                return most
-            low = r
-            far = FARTHER * math.sqrt(limit / found) if found > 0 else 2.0
-            r = min(r * min(far, 2.0), most)
-        else:
-            high = r
-            r *= max(math.sqrt(limit / found) / FARTHER if math.isfinite(found) else 0.0, 0.5)
-            if r < NEAREST:
-                raise SpiritlevelError(
-                    "the region ends at the point itself: give a larger eps= or cutoff="
-                )
-
-    def beyond(log_r: float) -> float:
-        found = rise(math.exp(log_r)) / limit
-        return math.sqrt(min(max(found, 0.0), 1e6)) - 1 if math.isfinite(found) else 1e3
-
-    return math.exp(brentq(beyond, math.log(low), math.log(high), xtol=tol))  # type: ignore[arg-type]
 
 
 def log_ball(size: int) -> float:
@@ -241,7 +77,8 @@ def log_volume(
 
     Dinh et al. (2017), in a box of half-width w: without one it is infinite for rectified nets. The
     mean over directions u of r^n is carried by the few widest ones, so more are drawn where the
-    Hessian is small; where still too few carry it, it is a lower bound: E n log r(u).
+    Hessian is small; where still too few carry it, it is a lower bound: E n log r(u). A ray ends
+    at the first crossing that is seen, in steps of a factor 2 from half of what a parabola says.
     """
     objective, base = instruments.objective, instruments.objective.value()
     found = rays(
@@ -249,6 +86,7 @@ def log_volume(
         lambda x: objective.at(x).value() - base,
         eps,
         shape=shape(instruments, 2 * eps / half_width**2),
+        parabola=Parabola(instruments.hessian, instruments.gradient),
         half_width=half_width,
         directions=directions,
         seed=instruments.seed,
@@ -264,13 +102,14 @@ def flat_radius(
 ) -> Estimate:
     """E r(u) over random directions u: how far the loss stays below L(theta) + eps on average.
 
-    In the box |x_i - theta_i| <= half_width, as log_volume.
+    In the box |x_i - theta_i| <= half_width, and to the first crossing that is seen, as log_volume.
     """
     objective, base = instruments.objective, instruments.objective.value()
     found = rays(
         objective,
         lambda x: objective.at(x).value() - base,
         eps,
+        parabola=Parabola(instruments.hessian, instruments.gradient),
         half_width=half_width,
         directions=directions,
         seed=instruments.seed,
@@ -292,29 +131,38 @@ def basin_volume(
 
     Scherlis and Belrose (2025): a Gaussian around zero, so that it is finite without a box; the
     mean KL divergence of the predictions from those at theta. Of what is seen from theta, and a
-    lower bound where few directions carry it, as log_volume.
+    lower bound where few directions carry it, as log_volume; no probability exceeds 1. Where no ray
+    ends before the Gaussian does, all of it belongs to the basin, but for 1 / (directions + 2).
     """
     objective = instruments.objective
     sigma = math.sqrt(float(objective.vector.double().square().mean()))
     if not sigma:
         raise SpiritlevelError("all parameters are zero: the basin volume has no scale")
+    n = objective.size
+    end = sigma * (2 * math.sqrt(n) + OUTSIDE)  # theta is sigma sqrt(n) away from the middle
     found = rays(
         objective,
         divergence(objective),
         cutoff,
         shape=shape(instruments, 2 * cutoff / sigma**2),
+        parabola=Parabola(ggn(objective)),
+        farthest=end,
         directions=directions,
         seed=instruments.seed,
     )
-    logs = log_radial(found.radii, found.slopes, found.size, sigma)
-    n = found.size
+    if bool((found.radii >= end).all()):
+        return found.whole()
+    logs = log_radial(found.radii, found.slopes, n, sigma)
     area = log_ball(n) + math.log(n)
-    return found.estimate(logs, area - n / 2 * math.log(2 * math.pi * sigma**2) - n / 2)
+    log_p = found.estimate(logs, area - n / 2 * math.log(2 * math.pi * sigma**2) - n / 2)
+    if log_p.value <= 0:
+        return log_p
+    return replace(log_p, value=0.0, stderr=max(log_p.error, log_p.value))
 
 
 def divergence(objective: Objective) -> Rise:
     """The mean of KL(p_theta, p_x) over the decisions of a classifier, as a function of x."""
-    known = classes.labels(objective)
+    known = _decisions(objective)
     here = [f.log_softmax(1) for f in classes.logits(objective, known)]
 
     def mean(x: Tensor) -> float:
@@ -327,6 +175,29 @@ def divergence(objective: Objective) -> Rise:
     return mean
 
 
+def _decisions(objective: Objective) -> classes.Labels:
+    """Where a classifier decides what counts; its targets need not be labels."""
+    loss, counted = objective.loss, []
+    strength = loss.strength
+    if loss.likelihood not in ("softmax", "bernoulli"):
+        raise SpiritlevelError(
+            "the basin volume is that of a classifier; this loss is none of classes (use "
+            "cross_entropy, nll_loss or binary_cross_entropy_with_logits)"
+        )
+    with torch.no_grad(), kept_rng():
+        for batch in map(objective.here, objective.batches):
+            out = objective.outputs(objective.params, batch)
+            weight = torch.ones_like(out)
+            if strength is not None:
+                weight = strength(out, batch).expand_as(out)
+            if loss.likelihood == "softmax":
+                weight = weight.select(loss.class_axis, 0)
+            counted.append((weight > 0).flatten())
+    if not any(bool(kept.any()) for kept in counted):
+        raise SpiritlevelError("no example has a target that counts: the basin volume needs some")
+    return classes.Labels((), tuple(counted))
+
+
 ENTRIES: dict[str, Measure] = {
     "log_volume": Measure(
         log_volume,
@@ -334,8 +205,8 @@ ENTRIES: dict[str, Measure] = {
         family="volume",
         invariances=PERMUTATION,
         reference=DINH,
-        cost="about 200 forward passes and 128 products",
-        work=Work(passes=200, products=128),
+        cost="about 200 forward passes and 160 products",
+        work=Work(passes=200, products=160),
         reading="larger means flatter",
     ),
     "flat_radius": Measure(
@@ -343,8 +214,8 @@ ENTRIES: dict[str, Measure] = {
         title="flat radius",
         family="volume",
         invariances=PERMUTATION,
-        cost="about 200 forward passes",
-        work=Work(passes=200),
+        cost="about 200 forward passes and 32 products",
+        work=Work(passes=200, products=32),
         reading="larger means flatter",
     ),
     "basin_volume": Measure(
@@ -353,8 +224,8 @@ ENTRIES: dict[str, Measure] = {
         family="volume",
         invariances=PERMUTATION,
         reference="Scherlis and Belrose (2025)",
-        cost="about 200 forward passes and 128 products",
-        work=Work(passes=200, products=128),
+        cost="about 200 forward passes and 160 products",
+        work=Work(passes=200, products=128, gauss_newton=32),
         reading="larger means flatter",
     ),
 }
