@@ -137,7 +137,9 @@ def test_what_ends_at_once_says_so() -> None:
     )
     with pytest.raises(sl.SpiritlevelError, match="ends at the point itself: give a larger eps="):
         sl.MEASURES["flat_radius"](point)
-    with pytest.raises(sl.SpiritlevelError, match="directions=1: an error needs at least 2"):
+    with pytest.raises(
+        sl.SpiritlevelError, match="directions=1: give a whole number of at least 2"
+    ):
         sl.MEASURES["flat_radius"](point, directions=1)
 
 

@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
@@ -143,15 +144,14 @@ def rays(
 ) -> Rays:
     """Where `rise` is first seen to come to `limit` along random directions, or the box ends.
 
-    The box is |x_i - theta_i| <= half_width, and a ray has the length `farthest` at most. Along a
-    ray it looks from half of what a parabola says, or the last ray, in steps of a factor 2 at most:
-    what rises and falls back within one of them is not seen.
+    The box is |x_i - theta_i| <= half_width, a ray `farthest` long at most. It looks from half of
+    what a parabola says, or the last ray, in factors of at most 2: what falls back within is not
+    seen.
     """
-    if directions < 2:
-        raise SpiritlevelError("directions=1: an error needs at least 2")
+    number("directions", directions, 2, whole=True)
     begin, theta, draws = time.perf_counter(), objective.vector, generator(seed)
     tol = max(0.1 / objective.size, NEAR)
-    radii, slopes, weights = [], [], []
+    seen: list[tuple[float, float, float]] = []
     passes, guess = 0, 0.1 * (float(theta.norm()) or 1.0)
 
     def along(u: Tensor, r: float) -> float:
@@ -165,17 +165,18 @@ def rays(
             most = min(half_width / float(u.abs().max()), farthest)
             first = min(guess, math.inf if parabola is None else parabola.radius(u, limit)) / STEP
             guess = _radius(lambda r, u=u: along(u, r), limit, most, min(first, most), tol)
-            radii.append(guess)
-            slopes.append(float(u.double() @ theta.double()))
-            weights.append(weight)
+            seen.append((guess, float(u.double() @ theta.double()), weight))
             progress.update()
-    found = torch.tensor([radii, slopes, weights], dtype=torch.float64)
-    cost, elapsed = float(passes), time.perf_counter() - begin
-    if shape is not None:
-        cost, elapsed = cost + shape.products, elapsed + shape.seconds
-    if parabola is not None:
-        cost += directions * parabola.operator.cost
-    return Rays(found[0], found[1], found[2], objective.size, tol, cost, elapsed)
+    cost = passes + _set_up(shape, parabola, directions)
+    elapsed = time.perf_counter() - begin + (0.0 if shape is None else shape.seconds)
+    radii, slopes, weights = torch.tensor(seen, dtype=torch.float64).unbind(1)
+    return Rays(radii, slopes, weights, objective.size, tol, cost, elapsed)
+
+
+def _set_up(shape: Shape | None, parabola: Parabola | None, directions: int) -> float:
+    """What is known of the directions before and beside the passes, in products."""
+    ahead = 0.0 if shape is None else shape.products
+    return ahead + (0.0 if parabola is None else directions * parabola.operator.cost)
 
 
 def _direction(

@@ -96,9 +96,8 @@ def noise_reach(
     with bar(None, "noise") as progress:
         low, high = _bracket(lambda size: float(drops(size).mean()), start, drop, 1 - base)
         size = math.sqrt(low * high)
-        steepness = float((drops(size * SLOPE) - drops(size / SLOPE)).mean()) / (
-            2 * math.log(SLOPE)
-        )
+        gained = float((drops(size * SLOPE) - drops(size / SLOPE)).mean())
+        steepness = gained / (2 * math.log(SLOPE))
         # an accuracy that rises with the noise does not tell where it crosses
         error = standard_error(drops(size)) / steepness if steepness > 0 else BLIND
     error = min(math.hypot(error, math.log(high / low) / 2), BLIND)
