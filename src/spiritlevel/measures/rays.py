@@ -145,8 +145,7 @@ def rays(
     """Where `rise` is first seen to come to `limit` along random directions, or the box ends.
 
     The box is |x_i - theta_i| <= half_width, a ray `farthest` long at most. It looks from half of
-    what a parabola says, or the last ray, in factors of at most 2: what falls back within is not
-    seen.
+    a parabola's radius, or the last ray's, in factors of at most 2: not at what lies between.
     """
     number("directions", directions, 2, whole=True)
     begin, theta, draws = time.perf_counter(), objective.vector, generator(seed)
