@@ -74,7 +74,7 @@ def compare(
         {n: Bottoms(Instruments(o, init=before[n], **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
     )
-    done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,)).require()
+    done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
     told = provenance(begin, work.notes, done, seed=seed)
