@@ -52,8 +52,8 @@ def test_seconds_are_those_of_the_passes_that_were_timed(
 
     monkeypatch.setattr(forecast._Clock, "seconds", timed)
     found = sl.estimate(net, OF_FEW_PRODUCTS)
-    assert [row.seconds for row in found.rows] == [1.0, 3.0, 12 + 36, 32.0]
-    assert found.seconds == 84.0
+    assert [row.seconds for row in found.rows] == [1.0, 3.0, 36.0, 32.0]
+    assert found.seconds == 72.0
     assert found.products == 0
     assert found.units == {"pass": 1.0, "gradient": 3.0}
     both = sl.estimate(net, ["hessian_spectral", "lambda_min", "hessian_trace"])
