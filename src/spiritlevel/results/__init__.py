@@ -5,7 +5,9 @@ from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
 from spiritlevel.results.forecast import Forecast
+from spiritlevel.results.landscape import Line, Surface
 from spiritlevel.results.result import Result, load
+from spiritlevel.results.spectra import Spectra
 from spiritlevel.results.symmetry import Sharpening, Symmetries
 from spiritlevel.results.table import Table
 
@@ -15,8 +17,11 @@ __all__ = [
     "Claims",
     "Comparison",
     "Forecast",
+    "Line",
     "Result",
     "Sharpening",
+    "Spectra",
+    "Surface",
     "Symmetries",
     "Table",
     "load",
