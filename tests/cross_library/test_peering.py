@@ -22,6 +22,6 @@ def test_a_missing_peer_is_an_error_where_peers_are_required(
 ) -> None:
     monkeypatch.setitem(sys.modules, "curvlinops", None)
     monkeypatch.setenv("PEERS", "required")
-    with pytest.raises(ImportError):
+    with pytest.raises(ImportError, match="curvlinops"):
         peer("curvlinops")
     assert peer("math") is importlib.import_module("math")

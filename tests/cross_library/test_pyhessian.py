@@ -78,7 +78,7 @@ def test_a_trace_below_zero_ends_theirs_after_two_probes() -> None:
 def test_its_density_is_of_an_older_torch() -> None:
     """It calls torch.eig, which there is no more; ours is compared with the dense spectrum."""
     objective, theirs = both()
-    with pytest.raises((RuntimeError, AttributeError)):
+    with pytest.raises((RuntimeError, AttributeError), match="eig"):
         theirs.density(iter=5, n_v=1)
     operator = sl.hessian(objective, compile=False)
     values = torch.linalg.eigvalsh(operator.dense())

@@ -124,7 +124,7 @@ def test_too_few_levels_say_so() -> None:
     found = sl.MEASURES["local_entropy"](stiff, levels=2)
     assert found.status is Status.BUDGET
     assert "raise levels=" in found.remedy
-    with pytest.raises(sl.SpiritlevelError, match="chains=1: an error needs at least 2"):
+    with pytest.raises(sl.SpiritlevelError, match="chains=1: give a whole number of at least 2"):
         sl.MEASURES["local_entropy"](stiff, chains=1)
 
 
@@ -205,7 +205,7 @@ def test_unhealthy_chains_say_so() -> None:
     short = sl.MEASURES["local_learning_coefficient"](stiff, steps=12, gamma=1e-3)
     assert short.status is Status.BUDGET
     assert "raise steps=" in short.remedy
-    with pytest.raises(sl.SpiritlevelError, match="give at least 2 chains of 12 steps"):
+    with pytest.raises(sl.SpiritlevelError, match="chains=1: give a whole number of at least 2"):
         sl.MEASURES["local_learning_coefficient"](stiff, chains=1)
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_fall_says_so() -> None:
         value("sharpness_flatness", wrong)
     with pytest.raises(sl.SpiritlevelError, match=r"lower the accuracy by more than 0\.1: give"):
         value("pac_bayes_magnitude_flatness", UNLIKE, eps=100.0)
-    with pytest.raises(sl.SpiritlevelError, match="draws=1: an error needs at least 2"):
+    with pytest.raises(sl.SpiritlevelError, match="draws=1: give a whole number of at least 2"):
         value("pac_bayes_sigma", EQUAL, draws=1)
     with pytest.raises(sl.SpiritlevelError, match="give init="):
         value("pac_bayes_init", EQUAL)

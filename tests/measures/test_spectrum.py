@@ -100,7 +100,8 @@ def test_a_density_holds_the_truth_within_its_errors(name: str, relative: float)
     for seed in range(10):
         found = sl.MEASURES[name].function(large(seed), **{key: relative})
         assert isinstance(found, Estimate)
-        assert found.status is Status.CONVERGED
+        enough = 0.05 * (abs(found.value) if name == "log_determinant" else 1)
+        assert found.status is (Status.CONVERGED if found.error <= enough else Status.BUDGET)
         assert found.matvecs == 200
         inside += abs(found.value - truth) <= 2 * found.error
         assert abs(found.value - truth) <= 4 * found.error
@@ -169,7 +170,7 @@ def test_one_set_of_products_serves_all_three() -> None:
     tools = Instruments(quadratic(SMALL), budget=9)  # too few for one product per parameter
     found = sl.MEASURES["negative_share"].function(tools)
     assert isinstance(found, Estimate)
-    assert found.status is Status.CONVERGED
+    assert found.status is Status.BUDGET
     assert abs(found.value - 0.2) <= 2 * found.error
 
 

@@ -17,6 +17,7 @@ from cases import BY_NAME, labels, randn
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures import examples
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import singles
 
 
 def measured(name: str, objective: sl.Objective, **options: Any) -> Estimate:
@@ -63,8 +64,8 @@ def net(loss: Any = F.mse_loss, n: int = 12, **options: Any) -> sl.Objective:
 
 def hessians(objective: sl.Objective) -> Tensor:
     """Of every example, dense."""
-    singles = [objective.on([(x[None], y[None])]) for x, y in zip(*one(objective), strict=True)]
-    return torch.stack([sl.hessian(single, compile=False).dense() for single in singles])
+    alone = [objective.on([(x[None], y[None])]) for x, y in zip(*one(objective), strict=True)]
+    return torch.stack([sl.hessian(single, compile=False).dense() for single in alone])
 
 
 def one(objective: sl.Objective) -> tuple[Tensor, Tensor]:
@@ -101,7 +102,7 @@ def test_the_variance_is_that_of_all_gradients(name: str, monkeypatch: pytest.Mo
     rows = objective.per_example_gradients()
     truth = float((rows - rows.mean(0)).square().sum(1).mean())
     assert measured("gradient_variance", objective).value == pytest.approx(truth, rel=1e-10)
-    monkeypatch.setattr(examples, "ROOM", {"cpu": 3 * objective.size})
+    monkeypatch.setattr(singles, "ROOM", {"cpu": 3 * objective.size})
     monkeypatch.setattr(examples, "KEPT", 0)
     tools = Instruments(objective)
     assert examples.noise(tools).kept is None
@@ -113,7 +114,7 @@ def test_weights_are_those_of_the_mean() -> None:
     x, y, w = randn(8, 4), labels(8), randn(8, seed=4).exp()
     model = BY_NAME["mlp"].model()
     objective = sl.Objective(model, (x, y, w), F.cross_entropy)
-    found = torch.cat(list(examples.gradients(objective)))
+    found = torch.cat(list(singles.gradients(objective)))
     torch.testing.assert_close(found, objective.per_example_gradients())
     torch.testing.assert_close(found.mean(0), objective.gradient())
 
@@ -121,7 +122,7 @@ def test_weights_are_those_of_the_mean() -> None:
 def test_examples_that_depend_on_each_other_have_no_gradients() -> None:
     objective = BY_NAME["cnn with BatchNorm in train mode"].objective()
     for name in ("gradient_variance", "sgd_growth", "alignment"):
-        with pytest.raises(sl.SpiritlevelError, match="gradients of single examples"):
+        with pytest.raises(sl.SpiritlevelError, match="per-example gradients do not exist"):
             measured(name, objective)
 
 
@@ -200,7 +201,7 @@ def test_curvatures_where_vmap_cannot_go_or_goes_wrong(monkeypatch: pytest.Monke
     truth = torch.einsum("i,nij,j->n", (u := randn(mapped.size)), hessians(mapped), u)
     torch.testing.assert_close(examples.curvatures(Instruments(mapped), u), truth)
     wrong = torch.linspace(0.1, 1, len(truth), dtype=torch.float64)
-    monkeypatch.setattr(examples, "_mapped", lambda *_: wrong)
+    monkeypatch.setattr(singles, "_mapped", lambda *_: wrong)
     torch.testing.assert_close(examples.curvatures(Instruments(mapped), u), truth)
 
 
@@ -294,7 +295,7 @@ def test_alignment_of_any_loss_is_that_of_dense_matrices(n: int) -> None:
 def test_alignment_of_rows_that_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = with_errors(randn(9, 4), randn(9, 2, seed=8))
     kept = measured("alignment", objective).value
-    monkeypatch.setattr(examples, "ROOM", {"cpu": 2 * objective.size})
+    monkeypatch.setattr(singles, "ROOM", {"cpu": 2 * objective.size})
     monkeypatch.setattr(examples, "KEPT", 0)
     assert measured("alignment", objective).value == pytest.approx(kept, rel=1e-9)
 

@@ -394,7 +394,7 @@ def test_what_gauss_newton_does_not_see_may_matter_to_the_hessian() -> None:
 
     def norm(t: np.ndarray) -> float:
         d = torch.exp(-exponents @ torch.from_numpy(t))
-        return float((d[:, None] * dense * d[None]).norm())
+        return float((d[:, None] * dense * d).norm())
 
     options = {"maxiter": 4000, "fatol": 1e-10, "xatol": 1e-8}
     best = quasi_newton(norm, np.zeros(group.dim), method="Nelder-Mead", options=options).fun

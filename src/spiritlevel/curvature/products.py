@@ -137,7 +137,7 @@ def output_gradients(objective: Objective) -> Operator:
 def unit_weights(objective: Objective) -> Callable[[Tensor, Batch], Tensor | float]:
     """The weights of the units of a batch, in a scale in which their sum is the count."""
     loss = objective.loss
-    if loss.altered == "class weights" and loss.likelihood != "bernoulli":
+    if loss.class_weighted and loss.likelihood != "bernoulli":
         return _class_weights(objective)
     return loss.weights or (lambda out, batch: 1.0)
 

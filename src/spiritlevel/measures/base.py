@@ -38,7 +38,7 @@ NEEDS: dict[str, str] = {
     "losses": "the training losses, one for each step",
 }
 
-DINH = "Dinh et al. (2017)"
+DINH, JIANG = "Dinh et al. (2017)", "Jiang et al. (2020)"
 TRACE, TOP = "20 to 200 products", "10 to 50 products"
 
 

@@ -6,9 +6,9 @@ import math
 from itertools import accumulate
 
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures.base import DIAGONAL, UNIT, Measure, Work
+from spiritlevel.measures.base import DIAGONAL, JIANG, UNIT, Measure, Work
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.margins import JIANG, timed
+from spiritlevel.measures.margins import timed
 from spiritlevel.measures.stacks import chain_of
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures.base import DIAGONAL, Measure, Work
+from spiritlevel.measures.base import DIAGONAL, JIANG, Measure, Work
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.margins import JIANG
 
 EARLY, LATE = 0.1, 0.01
 

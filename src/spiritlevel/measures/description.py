@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 
@@ -19,10 +20,11 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.objective import Params
+from spiritlevel.objective.singles import alone_in_a_batch, of_examples
 
 TOLERATED = 0.01  # the eps of Hochreiter and Schmidhuber: the square that outputs may change by
 MOST_OUTPUTS = 128  # of one example
-NUMBERS = 2**24  # of derivatives, laid out at once
 ROUNDING = 1e-12  # relative to the largest derivative in units of its weight: less is none
 SMALL = 1e-6  # relative to those beside it: a smaller weight has no unit of its own
 LEAST, MOST = 1e-300, 1e300  # squares of the scale of weights that float64 can work with
@@ -34,11 +36,6 @@ def output_squares(objective: Objective) -> Tensor:
 
     What is zero in theory is rounding in practice: less than that counts as zero.
     """
-    if not objective.separable:
-        raise SpiritlevelError(
-            "the outputs of an example have derivatives of their own only if examples do not see "
-            'each other (BatchNorm does, in train mode); use mode="eval"'
-        )
     objective = objective.to(torch.float64)
     counts = {_outputs(objective, batch) for batch in objective.batches}
     if len(counts) > 1 or max(counts) > MOST_OUTPUTS:
@@ -47,13 +44,14 @@ def output_squares(objective: Objective) -> Tensor:
             f"{MOST_OUTPUTS}"
         )
     outputs = counts.pop()
-    at_once = max(NUMBERS // (outputs * objective.size), 1)
     total = torch.zeros(outputs, objective.size, dtype=torch.float64, device=objective.device)
-    with objective.smooth():
-        for batch in objective.batches:
-            for start in range(0, frozen.examples(batch), at_once):
-                piece = objective.here(frozen.rows(batch, slice(start, start + at_once)))
-                total += _squares(objective, piece, outputs)
+    one = functools.partial(_squares, objective, outputs)
+
+    def alone(single: Batch) -> Tensor:
+        return one(objective.params, map_tensors(lambda t: t[0], single))
+
+    for rows in of_examples(objective, alone, one, numbers=outputs * objective.size):
+        total += rows.sum(0)
     total /= objective.examples
     if not bool(total.isfinite().all()):
         raise SpiritlevelError(
@@ -87,22 +85,14 @@ def _outputs(objective: Objective, batch: Batch) -> int:
         return objective.outputs(objective.params, one).numel()
 
 
-def _squares(objective: Objective, batch: Batch, outputs: int) -> Tensor:
-    """Summed over the examples of a batch, (outputs, parameters)."""
+def _squares(objective: Objective, outputs: int, params: Params, example: Batch) -> Tensor:
+    """Of one example without its axis, (outputs, parameters)."""
+    alone = alone_in_a_batch(example)
+    found = vjp(lambda point: objective.outputs(point, alone), params)
+    out, pull = found[0], found[1]
     unit = torch.eye(outputs, dtype=objective.dtype, device=objective.device)
-
-    def one(example: Batch) -> Tensor:
-        alone = map_tensors(lambda t: t.unsqueeze(0), example)
-        found = vjp(lambda params: objective.outputs(params, alone), objective.params)
-        out, pull = found[0], found[1]
-        rows = vmap(lambda v: flatten(pull(v.reshape(out.shape))[0]))(unit)
-        return rows.square()
-
-    try:
-        return vmap(one)(batch).sum(0)
-    except (RuntimeError, ValueError):  # no batching rule: one example after another
-        pieces = (map_tensors(lambda t, i=i: t[i], batch) for i in range(frozen.examples(batch)))
-        return torch.stack([one(piece) for piece in pieces]).sum(0)
+    rows = vmap(lambda v: flatten(pull(v.reshape(out.shape))[0]))(unit)
+    return rows.square()
 
 
 def _shared_squares(instruments: Instruments) -> Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
@@ -70,8 +71,7 @@ def annealed(
     Each chain starts with a draw of the Gaussian and takes one Metropolis step for each weight of
     the loss on the way from 0 to 1. One more chain, which does not count, finds their lengths.
     """
-    if chains < 2:
-        raise SpiritlevelError("chains=1: an error needs at least 2")
+    number("chains", chains, 2, whole=True)
     begin, draws, well = time.perf_counter(), generator(seed), Well(objective, gamma)
     weights = [(k / levels) ** POWER for k in range(levels + 1)]
     with bar((chains + 1) * levels, "local entropy") as progress:
@@ -310,10 +310,8 @@ def local_learning_coefficient(
     gamma holds back does not count: the smaller it is the larger the number, and the slower.
     """
     begin = time.perf_counter()
-    if chains < 2 or steps < 12:
-        raise SpiritlevelError(
-            f"chains={chains}, steps={steps}: give at least 2 chains of 12 steps"
-        )
+    number("chains", chains, 2, whole=True)
+    number("steps", steps, 12, whole=True)
     found = walks(instruments.objective, gamma, chains=chains, steps=steps, seed=instruments.seed)
     halves = torch.stack([walk.rises[: 2 * (len(walk.rises) // 2)] for walk in found])
     halves = halves.reshape(2 * chains, -1)

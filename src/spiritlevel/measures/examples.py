@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch.func import grad, jvp
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.memory import relieved
-from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import kept_rng, set_apart
+from spiritlevel.base.scope import kept_rng
 from spiritlevel.base.tensors import flatten, map_tensors
 from spiritlevel.curvature.ladder import TOLERANCE, climb, difference_of_gradients
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
-from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import kinds
 from spiritlevel.objective.objective import Params
+from spiritlevel.objective.singles import gradients, loss_of, of_examples, room
 
-ROOM = {"cpu": 2**24, "cuda": 2**28}  # numbers that are laid out at once
-KEPT = 4  # times as many are kept for later
-
-Single = Callable[[Params, Batch], Tensor]  # of the parameters and one example without its axis
+KEPT = 4  # times as many numbers as are laid out at once are kept for later
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def noise(instruments: Instruments) -> Noise:
     def make() -> Noise:
         objective = instruments.objective
         plain = Noise(objective, instruments.gradient)
-        if objective.examples * objective.size > KEPT * _room(objective):
+        if objective.examples * objective.size > KEPT * room(objective):
             return plain
         return Noise(objective, instruments.gradient, torch.cat(list(plain.rows())))
 
@@ -86,7 +80,7 @@ def units(objective: Objective) -> float:
     """n: how many examples or tokens the mean loss is over, whatever their weights."""
     weighted = any(isinstance(b, (tuple, list)) and len(b) == 3 for b in objective.batches)
     own = objective.loss.joins_examples  # whose count is the user's
-    if own or not (weighted or objective.loss.altered == "class weights"):
+    if own or not (weighted or objective.loss.class_weighted):
         return objective.count
     with torch.no_grad(), kept_rng():
         return float(sum(_counted(objective, objective.here(b)) for b in objective.batches))
@@ -105,27 +99,17 @@ def _counted(objective: Objective, batch: Batch) -> float:
     return float(found.sum())
 
 
-def gradients(objective: Objective) -> Iterator[Tensor]:
-    """One row per example, whose mean is the gradient; some rows at a time."""
-
-    def mapped(params: Params, example: Batch) -> Tensor:
-        return flatten(grad(lambda p: _loss(objective, p, example))(params))
-
-    for rows in of_examples(objective, objective.gradient_sum, mapped):
-        yield rows * (objective.examples / objective.count)
-
-
 def curvatures(instruments: Instruments, v: Tensor) -> Tensor:
     """v'H_i v for every example, whose mean is v'H v: compared with a product that is checked."""
     objective, operator = instruments.objective, instruments.hessian
     checked = functools.cache(lambda: _checked(objective))
 
     def forward(params: Params, example: Batch) -> Tensor:
-        slope = grad(lambda p: _loss(objective, p, example))
+        slope = grad(lambda p: loss_of(objective, p, example))
         return flatten(jvp(slope, (params,), (objective.named(v),))[1]) @ v
 
     def backward(params: Params, example: Batch) -> Tensor:
-        slope = grad(lambda p: _loss(objective, p, example))
+        slope = grad(lambda p: loss_of(objective, p, example))
         return flatten(grad(lambda p: flatten(slope(p)) @ v)(params)) @ v
 
     def alone(single: Batch) -> Tensor:
@@ -149,64 +133,3 @@ def _checked(objective: Objective) -> Callable[[Batch, Tensor], Tensor]:
         return way.product(objective, placed, [v.to(objective.dtype)])[0].to(v)
 
     return product
-
-
-def of_examples(
-    objective: Objective, alone: Callable[[Batch], Tensor], *ways: Single
-) -> Iterator[Tensor]:
-    """A function of every example, stacked, some at a time: by vmap of some way, or alone."""
-    if not objective.separable:
-        raise SpiritlevelError(
-            "this is made of the gradients of single examples, but the loss of a batch is no sum "
-            'over its examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
-        )
-    with bar(objective.examples, "examples") as progress:
-        for piece in _pieces(objective):
-            yield relieved(lambda piece=piece: _stacked(objective, alone, ways, piece))
-            progress.update(frozen.examples(piece))
-
-
-def _pieces(objective: Objective) -> Iterator[Batch]:
-    """Of the data, so small that a row of every example fits."""
-    at_once = max(_room(objective) // objective.size, 1)
-    for batch in objective.batches:
-        if not frozen.divisible(batch):
-            yield batch
-            continue
-        for start in range(0, frozen.examples(batch), at_once):
-            yield frozen.rows(batch, slice(start, start + at_once))
-
-
-@set_apart()
-def _stacked(
-    objective: Objective,
-    alone: Callable[[Batch], Tensor],
-    ways: Sequence[Single],
-    piece: Batch,
-) -> Tensor:
-    with objective.smooth():
-        for way in ways:
-            found = _mapped(way, objective.params, objective.here(piece))
-            if found is not None:
-                return found
-        return torch.stack([alone(single) for single in frozen.singles(piece)])
-
-
-def _mapped(of: Single, params: Params, piece: Batch) -> Tensor | None:
-    """By vmap; None where there is no batching rule, or control flow."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # of recurrent nets
-            return vmap(of, in_dims=(None, 0))(params, piece)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ValueError, IndexError):
-        return None
-
-
-def _loss(objective: Objective, params: Params, example: Batch) -> Tensor:
-    return objective.total(params, map_tensors(lambda t: t.unsqueeze(0), example))[0]
-
-
-def _room(objective: Objective) -> int:
-    return ROOM.get(objective.device.type, ROOM["cpu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -17,10 +18,11 @@ from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective
 from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
-from spiritlevel.spectral.probes import MIN_PROBES, within
+from spiritlevel.spectral.probes import MIN_PROBES, Quantity, within
 from spiritlevel.symmetry import Group, symmetries
 
 T = TypeVar("T")
+SKETCH = 30  # products that look for what is taken out before probes are drawn
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
 
@@ -162,6 +164,21 @@ class Instruments:
                 "of every step"
             )
         return [float(loss) for loss in self._losses]
+
+    def probed(self, operator: Operator, *quantities: Quantity) -> Probes:
+        """Random probes of another matrix, after the leading Ritz vectors are taken out."""
+        budget = min(SKETCH, self.budget)
+        top = eigenpairs(operator, which="magnitude", tol=0.1, budget=budget, seed=self.seed)
+        found = probe(
+            operator,
+            stop=within(self.rtol, *quantities),
+            budget=self.budget,
+            least=self.least_probes,
+            deflate=top.leading,
+            images=top.leading_images,
+            seed=self.seed,
+        )
+        return replace(found, matvecs=found.matvecs + top[0].matvecs)
 
     def once(self, name: str, make: Callable[[], T], *chosen: Any) -> T:
         """What several measures of a family share, for chosen parameters: made when asked for."""

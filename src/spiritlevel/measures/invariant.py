@@ -31,8 +31,7 @@ from spiritlevel.measures.base import (
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.weights import matrices_of
 from spiritlevel.objective import Objective
-from spiritlevel.spectral import eigenpairs, probe
-from spiritlevel.spectral.probes import within
+from spiritlevel.spectral import eigenpairs
 
 LOOSE = 0.01  # relative error of an eigenvalue of one unit: there are many
 
@@ -91,17 +90,7 @@ def relative_flatness(instruments: Instruments, layer: str | None = None) -> Est
     weights = instruments.objective.params[name].flatten(1)
     u, sizes, _ = torch.linalg.svd(weights, full_matrices=False)
     compressed = _compressed(instruments.hessian, instruments.objective.spans[name], u * sizes)
-    top = eigenpairs(compressed, which="magnitude", tol=0.1, budget=30, seed=instruments.seed)
-    found = probe(
-        compressed,
-        stop=within(instruments.rtol, "trace"),
-        budget=instruments.budget,
-        least=instruments.least_probes,
-        deflate=top.leading,
-        images=top.leading_images,
-        seed=instruments.seed,
-    ).trace()
-    return replace(found, matvecs=found.matvecs + top[0].matvecs)
+    return instruments.probed(compressed, "trace").trace()
 
 
 def relative_flatness_largest(instruments: Instruments, layer: str | None = None) -> Estimate:

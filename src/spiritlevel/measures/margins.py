@@ -14,13 +14,12 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.measures import classes
-from spiritlevel.measures.base import DIAGONAL, Measure, Work
+from spiritlevel.measures.base import DIAGONAL, JIANG, Measure, Work
 from spiritlevel.measures.classes import Labels
 from spiritlevel.measures.instruments import Instruments
 
 SHARE = 0.1
 PASSES = 2  # over the data: one for the labels, one for the margins
-JIANG = "Jiang et al. (2020)"
 
 
 def margin(instruments: Instruments, share: float = SHARE) -> Estimate:

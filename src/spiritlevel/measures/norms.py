@@ -23,11 +23,11 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import map_tensors
-from spiritlevel.measures.base import PERMUTATION, UNIT, Measure, Work
+from spiritlevel.measures.base import JIANG, PERMUTATION, UNIT, Measure, Work
 from spiritlevel.measures.convolutions import grids, periodic_norm, spectral_norm
 from spiritlevel.measures.folding import folded, folded_start
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.measures.margins import JIANG, PASSES, SHARE, positive_margin, timed
+from spiritlevel.measures.margins import PASSES, SHARE, positive_margin, timed
 from spiritlevel.measures.paths import path_norm_of
 from spiritlevel.measures.stacks import chain_of
 from spiritlevel.measures.weights import Weight, refuse_derived, weights_of

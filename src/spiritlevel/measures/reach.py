@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
@@ -77,8 +78,7 @@ def noise_reach(
     their mean, over the slope of the accuracy, joined with the bracket's.
     """
     begin, theta = time.perf_counter(), objective.vector
-    if draws < 2:
-        raise SpiritlevelError("draws=1: an error needs at least 2")
+    number("draws", draws, 2, whole=True)
     known = classes.labels(objective)
     base = classes.error(objective, known)
     passes = 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
 from spiritlevel.measures.base import PERMUTATION, Measure, Work
 from spiritlevel.measures.instruments import Instruments
@@ -77,7 +77,8 @@ def log_determinant(instruments: Instruments, above: float = 1e-3) -> Estimate:
     |log(above * ||H||_2)|.
     """
     found = spectrum(instruments)
-    return found.sum_over(torch.log, low=_threshold(found, above))
+    total = found.sum_over(torch.log, low=_threshold(found, above))
+    return _judged(instruments, total, abs(total.value))
 
 
 def near_zero_share(
@@ -111,7 +112,14 @@ def _threshold(found: Dense | Density, relative: float, absolute: bool = False) 
 def _share(instruments: Instruments, count: Estimate) -> Estimate:
     size = instruments.hessian.size
     stderr = None if count.stderr is None else count.stderr / size
-    return replace(count, value=count.value / size, stderr=stderr)
+    return _judged(instruments, replace(count, value=count.value / size, stderr=stderr), 1.0)
+
+
+def _judged(instruments: Instruments, found: Estimate, scale: float) -> Estimate:
+    """Converged only if the error is at most rtol of a scale: the value, or the whole of shares."""
+    if found.status is not Status.CONVERGED or found.error <= instruments.rtol * scale:
+        return found
+    return replace(found, status=Status.BUDGET, remedy="raise budget, or accept the error")
 
 
 ENTRIES: dict[str, Measure] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
@@ -27,11 +26,9 @@ from spiritlevel.measures.base import (
 from spiritlevel.measures.examples import curvatures, noise
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective.batches import Batch
-from spiritlevel.spectral import Probes, eigenpairs, probe
-from spiritlevel.spectral.probes import within
+from spiritlevel.spectral import Probes
 
 RATE, BATCH = 0.1, 1
-SKETCH = 30  # products that look for what is taken out before probes are drawn
 SMALLEST = 1e-300  # of a square that can be divided by
 ROUNDING = 1e3  # in units of the last place of the gradients: less of a mean is none
 
@@ -133,7 +130,7 @@ def output_gradient_trace(instruments: Instruments) -> Estimate:
 
 def _output_probes(instruments: Instruments) -> Probes:
     return instruments.once(
-        "output_probes", lambda: _probed(instruments, _outputs(instruments), "trace", "frobenius")
+        "output_probes", lambda: instruments.probed(_outputs(instruments), "trace", "frobenius")
     )
 
 
@@ -153,27 +150,9 @@ def _noise_trace(instruments: Instruments) -> Estimate:
             spans={},
             name="matrix of the examples",
         )
-        return _probed(instruments, operator, "trace").trace()
+        return instruments.probed(operator, "trace").trace()
 
     return instruments.once("noise_trace", make)
-
-
-def _probed(
-    instruments: Instruments, operator: Operator, *quantities: Literal["trace", "frobenius"]
-) -> Probes:
-    """Random probes after the leading Ritz vectors are taken out."""
-    budget = min(SKETCH, instruments.budget)
-    top = eigenpairs(operator, which="magnitude", tol=0.1, budget=budget, seed=instruments.seed)
-    found = probe(
-        operator,
-        stop=within(instruments.rtol, *quantities),
-        budget=instruments.budget,
-        least=instruments.least_probes,
-        deflate=top.leading,
-        images=top.leading_images,
-        seed=instruments.seed,
-    )
-    return replace(found, matvecs=found.matvecs + top[0].matvecs)
 
 
 def _score(instruments: Instruments) -> float:
@@ -275,6 +254,7 @@ ENTRIES: dict[str, Measure] = {
         family="stability",
         invariances=PERMUTATION,
         reference="Wu et al. (2018)",
+        ends=2,
         cost="10 to 50 products, and one for each example",
         work=Work(products=55),
         reading="above 1 means that SGD leaves",
@@ -286,6 +266,7 @@ ENTRIES: dict[str, Measure] = {
         invariances=PERMUTATION,
         reference="Wu et al. (2022)",
         cost=TRACE,
+        ends=2,
         is_sharpness=True,
         work=Work(gradients=3, products=100),
     ),

@@ -58,7 +58,9 @@ def log_radial(radii: Tensor, slopes: Tensor, size: int, sigma: float) -> Tensor
     return torch.from_numpy(top[:, 0] + np.log(total) + size * math.log(sigma))
 
 
-def _where(rising: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray):  # type: ignore[no-untyped-def]
+def _where(
+    rising: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
     """Where functions that rise pass zero, or the end that is nearest to it."""
     for _ in range(60):
         middle = (low + high) / 2
@@ -115,12 +117,15 @@ def flat_radius(
         seed=instruments.seed,
     )
     value = float(found.radii.mean())
+    stderr = math.hypot(standard_error(found.radii), found.width * value)
+    known = stderr <= instruments.rtol * value
     return Estimate(
         value,
-        stderr=math.hypot(standard_error(found.radii), found.width * value),
+        stderr=stderr,
         matvecs=found.passes,
         seconds=found.seconds,
-        status=Status.CONVERGED,
+        status=Status.CONVERGED if known else Status.BUDGET,
+        remedy="" if known else "raise directions=, or accept the error",
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -18,7 +17,7 @@ from spiritlevel.base.memory import free_bytes, relieved
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng, twice_differentiable
 from spiritlevel.base.tensors import flatten, map_tensors, spans, unflatten
 from spiritlevel.objective import batches as frozen
-from spiritlevel.objective import builder, slopes
+from spiritlevel.objective import builder, singles, slopes
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import Heads, Loss, Total, moved
 from spiritlevel.objective.module import Scope, cast, private_copy
@@ -244,23 +243,7 @@ class Objective:
 
         By vmap where the model allows it, else one example after another.
         """
-        if not self.separable:
-            raise SpiritlevelError(
-                "per-example gradients do not exist here: the loss of a batch is no sum over its "
-                'examples (BatchNorm in train mode, or a loss of pairs); use mode="eval"'
-            )
-
-        def loss_of(params: Params, example: Batch) -> Tensor:
-            return self.total(params, map_tensors(lambda t: t.unsqueeze(0), example))[0]
-
-        every = vmap(lambda p, e: flatten(grad(loss_of)(p, e)), in_dims=(None, 0))
-        with self.smooth():
-            try:
-                rows = torch.cat([every(self._params, batch) for batch in self._batches])
-            except (RuntimeError, ValueError, IndexError):  # no batching rule, or control flow
-                ones = [one for batch in self._batches for one in frozen.singles(batch)]
-                rows = torch.stack([self.gradient_sum(one) for one in ones])
-        return rows * (self.examples / self.count)
+        return torch.cat(list(singles.gradients(self)))
 
     def predictions(self) -> Tensor:
         """The outputs on all the data, in order, one row per example.

@@ -27,6 +27,7 @@ NORMS: dict[str, AnyMeasure] = {
 }
 DOUBLINGS = 4  # each time that a witness of the Hessian is not sharp enough for the measure
 TRIES = 6
+SURE = 3  # errors: a witness reaches a target if it does so beyond them
 STRENGTHS = (0.5, 1.0, 1.0)  # of the random elements that a promise is held to
 
 
@@ -129,8 +130,10 @@ def _pushed(
         witness = _sharpened(objective, group, aim, operator)
         if witness is None:
             break
-        value = number(function(witness.objective))
-        if value >= target:
+        found = function(witness.objective)
+        value = number(found)
+        noise = SURE * found.error if isinstance(found, Estimate) else 0.0
+        if value - noise >= target:
             reason = f"scaling {witness.generator}"
             return Supremum(
                 "reached", target, value, reason, witness.objective, witness.certificate

@@ -98,8 +98,9 @@ class Table(Result, kind="table", schema=2):
 
     def grid(self) -> Grid:
         rows: list[tuple[Cell, ...]] = []
-        for family, members in self.families().items():
-            grouped = len(self.families()) > 1
+        families = self.families()
+        grouped = len(families) > 1
+        for family, members in families.items():
             if grouped:
                 rows.append((Cell(family, "bold"),))
             for row in members:

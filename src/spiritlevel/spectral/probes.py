@@ -22,6 +22,7 @@ MIN_PROBES = 24
 EXACT_SIZE = 2 * MIN_PROBES
 # Looking after every probe would stop too early too often: a small standard error is often luck.
 LOOKS = 1.5
+Quantity = Literal["trace", "frobenius"]
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class _Tally:
         return torch.stack([terms[span].double().sum() for span in self.spans.values()]).cpu()
 
 
-def within(rtol: float, *quantities: Literal["trace", "frobenius"]) -> Stop:
+def within(rtol: float, *quantities: Quantity) -> Stop:
     """Stop when the standard error of every quantity is at most rtol times its value."""
 
     def stop(probes: Probes) -> bool:

@@ -32,7 +32,8 @@ class Loss:
     for "bernoulli", a for "gaussian". `weights(outputs, batch)` are the weights of the units
     (examples or tokens; 0 if ignored), `averaged(outputs)` over how many outputs of a unit the loss
     averages, and `draw(outputs, batch, generator)` the batch with targets drawn from the
-    likelihood. `altered` names what makes the loss another thing than its logarithm; `rebuild`
+    likelihood. `altered` names what makes the loss another thing than its logarithm, class weights
+    (`class_weighted`) for one; `rebuild`
     moves the tensors that the loss itself holds.
     """
 
@@ -48,6 +49,7 @@ class Loss:
     likelihood: Likelihood | None = None
     class_axis: int = 1
     altered: str = ""
+    class_weighted: bool = False
     joins_examples: bool = False  # a function of the whole batch: never cut unless asked
     rebuild: Callable[[torch.dtype, torch.device], Loss] | None = None
 

@@ -78,9 +78,13 @@ def likelihood(loss: Any) -> Likelihood | None:
     return None
 
 
+def class_weighted(loss: Any) -> bool:
+    return isinstance(option(loss, "weight"), Tensor)
+
+
 def altered(loss: Any) -> str:
     """The option by which the loss is no logarithm of a likelihood any more."""
-    if isinstance(option(loss, "weight"), Tensor):
+    if class_weighted(loss):
         return "class weights"
     if isinstance(option(loss, "pos_weight"), Tensor):
         return "pos_weight"

@@ -60,6 +60,7 @@ def _plain(loss: Callable[..., Any], seen: Seen) -> Loss:
         averaged=parts.averaged,
         likelihood=likelihood if known else None,
         altered=kinds.altered(loss),
+        class_weighted=kinds.class_weighted(loss),
         rebuild=lambda dtype, device: of_pair(kinds.placed(loss, dtype, device), seen),
     )
 
