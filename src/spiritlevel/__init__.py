@@ -53,6 +53,9 @@ _HOMES = {
     "compare": "audits.comparison",
     "estimate": "audits.forecast",
     "Forecast": "results",
+    "Line": "results",
+    "Spectra": "results",
+    "Surface": "results",
     "Comparison": "results",
     "write_report": "report",
     "CLAIMS": "theorems",
@@ -65,7 +68,7 @@ _HOMES = {
     "worst_in_ball": "measures",
     "default_objective": "objective.default",
 }
-_MODULES = ("coordinates", "orbit", "symmetry", "witnesses")
+_MODULES = ("coordinates", "landscape", "orbit", "symmetry", "witnesses")
 
 __all__ = [
     "CLAIMS",
@@ -79,11 +82,14 @@ __all__ = [
     "Finding",
     "Forecast",
     "Group",
+    "Line",
     "Objective",
     "Operator",
     "Result",
+    "Spectra",
     "SpiritlevelError",
     "Status",
+    "Surface",
     "Table",
     "__version__",
     "audit",
@@ -102,6 +108,7 @@ __all__ = [
     "ggn",
     "ggn_diagonal",
     "hessian",
+    "landscape",
     "load",
     "measure",
     "negative_eigenvalues",
@@ -123,7 +130,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import coordinates, orbit, symmetry, witnesses
+    from spiritlevel import coordinates, landscape, orbit, symmetry, witnesses
     from spiritlevel.audits.audit import audit
     from spiritlevel.audits.comparison import compare
     from spiritlevel.audits.forecast import estimate
@@ -141,7 +148,10 @@ if TYPE_CHECKING:
         Claims,
         Comparison,
         Forecast,
+        Line,
         Result,
+        Spectra,
+        Surface,
         Table,
         load,
     )

@@ -1,14 +1,24 @@
-"""The command: spiritlevel audit, claims, compare, measure, report, symmetries, sharpen."""
+"""The command: spiritlevel audit, claims, compare, landscape, measure, report, and more."""
 
 from importlib.metadata import entry_points
 
 from spiritlevel.cli import audit as auditing
 from spiritlevel.cli import claims, symmetries
 from spiritlevel.cli import compare as comparing
+from spiritlevel.cli import landscape as drawing
 from spiritlevel.cli import measure as measuring
 from spiritlevel.cli import report as reporting
 from spiritlevel.cli.app import app, join
 
 join(entry_points(group="spiritlevel.commands"))
 
-__all__ = ["app", "auditing", "claims", "comparing", "measuring", "reporting", "symmetries"]
+__all__ = [
+    "app",
+    "auditing",
+    "claims",
+    "comparing",
+    "drawing",
+    "measuring",
+    "reporting",
+    "symmetries",
+]

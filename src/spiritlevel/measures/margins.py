@@ -13,10 +13,10 @@ from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
-from spiritlevel.measures import classes
 from spiritlevel.measures.base import DIAGONAL, JIANG, Measure, Work
-from spiritlevel.measures.classes import Labels
 from spiritlevel.measures.instruments import Instruments
+from spiritlevel.objective import classes
+from spiritlevel.objective.classes import Labels
 
 SHARE = 0.1
 PASSES = 2  # over the data: one for the labels, one for the margins

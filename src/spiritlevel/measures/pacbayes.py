@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures import classes
 from spiritlevel.measures.base import DIAGONAL, JIANG, PERMUTATION, Invariance, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.reach import DRAWS, DROP, Reach, noise_reach, worst_reach
+from spiritlevel.objective import classes
 
 EPS = 1e-3  # the least noise of a weight, where a bound divides by it
 NOISE, MAGNITUDE, WORST = "noise reach", f"magnitude noise, eps={EPS}", "worst reach"

@@ -16,8 +16,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
-from spiritlevel.measures import classes
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, classes
 from spiritlevel.spectral.probes import standard_error
 
 DROP, DRAWS = 0.1, 16  # Jiang et al. (2020) draw 10 times

@@ -18,11 +18,10 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.curvature import ggn
-from spiritlevel.measures import classes
 from spiritlevel.measures.base import DINH, PERMUTATION, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.rays import DIRECTIONS, Parabola, Rise, rays, shape
-from spiritlevel.objective import Objective
+from spiritlevel.objective import Objective, classes
 from spiritlevel.spectral.probes import standard_error
 
 EPS = 0.1  # by how much the loss may rise

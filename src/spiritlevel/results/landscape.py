@@ -133,6 +133,7 @@ class Line(Picture, Result, kind="line", schema=1):
             Column("largest", right=True),
             Column("barrier", right=True),
             Column("flat radius", right=True),
+            Column("predictions"),
         )
         rows = tuple(
             cells(
@@ -141,15 +142,11 @@ class Line(Picture, Result, kind="line", schema=1):
                 *(_number(value) for value in ends(curve.losses)),
                 _estimate(curve.barrier),
                 _estimate(curve.radius),
+                kept(curve.certificate),
             )
             for curve in self.curves
         )
-        same = [
-            Cell(f"{curve.name}: {curve.certificate}")
-            for curve in self.curves
-            if curve.certificate is not None
-        ]
-        return Grid(columns, rows, (), (*same, *self.below()))
+        return Grid(columns, rows, (), self.below())
 
     def records(self) -> list[dict[str, Any]]:
         return [
@@ -218,13 +215,9 @@ class Surface(Picture, Result, kind="surface", schema=1):
             Column("centre", right=True),
             Column("largest", right=True),
             Column("finite", right=True),
+            Column("predictions"),
         )
         rows = tuple(self._row(sheet) for sheet in self.sheets)
-        same = [
-            Cell(f"{sheet.name}: {sheet.certificate}")
-            for sheet in self.sheets
-            if sheet.certificate is not None
-        ]
         axes = [
             f"{letter}: {one.name}, {one.norm:.3g} long"
             for letter, one in zip("xy", self.directions, strict=True)
@@ -232,7 +225,7 @@ class Surface(Picture, Result, kind="surface", schema=1):
         if self.explained is not None:
             first, second = self.explained
             axes.append(f"the path: {first:.1%} and {second:.1%} of its variance lie in the plane")
-        return Grid(columns, rows, (), (*cells(*axes), *same, *self.below()))
+        return Grid(columns, rows, (), (*cells(*axes), *self.below()))
 
     def _row(self, sheet: Sheet) -> tuple[Cell, ...]:
         flat = tuple(value for row in sheet.values for value in row)
@@ -246,6 +239,7 @@ class Surface(Picture, Result, kind="surface", schema=1):
             _number(self.centre(sheet)),
             _number(largest),
             f"{finite:,} of {len(done):,}",
+            kept(sheet.certificate),
         )
 
     def centre(self, sheet: Sheet | None = None) -> float | None:
@@ -283,6 +277,13 @@ class Surface(Picture, Result, kind="surface", schema=1):
     def to_vtk(self, path: str | os.PathLike[str]) -> None:
         """The first sheet for ParaView: a rectilinear grid (.vtk, legacy format in ASCII)."""
         file(path).write_text(vtk(self), encoding="ascii")
+
+
+def kept(certificate: Certificate | None) -> str:
+    """How far the predictions of a moved point are from those of the given one."""
+    if certificate is None:
+        return ""
+    return f"{certificate.verdict}: {certificate.relative:.0e} off"
 
 
 def _number(value: float | None) -> str:

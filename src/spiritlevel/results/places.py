@@ -30,8 +30,9 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     """Arrays in float64 as one .npz file."""
     import numpy as np
 
+    held: dict[str, Any] = {name: np.asarray(a, dtype=np.float64) for name, a in arrays.items()}
     with file(path).open("wb") as out:  # numpy would add a suffix to a name
-        np.savez(out, **{name: np.asarray(a, dtype=np.float64) for name, a in arrays.items()})
+        np.savez(out, **held)
 
 
 def vtk(surface: Surface) -> str:

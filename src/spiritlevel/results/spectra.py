@@ -9,8 +9,8 @@ from typing import Any
 
 from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.results.certificate import Certificate
-from spiritlevel.results.grid import Cell, Column, Grid, cells
-from spiritlevel.results.landscape import OfLandscape, Picture
+from spiritlevel.results.grid import Column, Grid, cells
+from spiritlevel.results.landscape import OfLandscape, Picture, kept
 from spiritlevel.results.places import write_npz
 from spiritlevel.results.result import Result, by_name
 
@@ -51,6 +51,7 @@ class Spectra(Picture, Result, kind="spectra", schema=1):
             Column("from", right=True),
             Column("to", right=True),
             Column("apart from the bulk"),
+            Column("predictions"),
         )
         rows = tuple(
             cells(
@@ -59,11 +60,11 @@ class Spectra(Picture, Result, kind="spectra", schema=1):
                 f"{one.grid[0] + 4 * one.sigma:.4g}",
                 f"{one.grid[-1] - 4 * one.sigma:.4g}",
                 ", ".join(format_value(e.value, e.error) for e in one.outliers),
+                kept(one.certificate),
             )
             for one in self.spectra
         )
-        same = [Cell(f"{s.name}: {s.certificate}") for s in self.spectra if s.certificate]
-        return Grid(columns, rows, (), (*same, *self.below()))
+        return Grid(columns, rows, (), self.below())
 
     def records(self) -> list[dict[str, Any]]:
         return [

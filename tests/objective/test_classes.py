@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.measures import classes
+from spiritlevel.objective import classes
 
 X = torch.tensor([[2.0, 0.0], [1.0, 3.0], [0.5, 0.0], [4.0, 1.0]], dtype=torch.float64)
 Y = torch.tensor([0, 1, 1, 0])

@@ -12,9 +12,8 @@ from torch.func import grad
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import relieved
 from spiritlevel.base.scope import kept_rng
-from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.objective import Params
+from spiritlevel.objective.objective import Objective, Params
 
 SURE = 1e-3  # of a label that is one, how far its share may be from 1
 
@@ -53,7 +52,7 @@ def logits(objective: Objective, known: Labels, params: Params | None = None) ->
     for batch, kept in zip(objective.batches, known.counted, strict=True):
         with torch.no_grad(), kept_rng():
             out = relieved(lambda b=batch: objective.outputs(point, b))
-        yield _rows(objective, out)[kept]
+        yield rows(objective, out)[kept]
 
 
 def margins(objective: Objective, known: Labels, params: Params | None = None) -> Tensor:
@@ -61,10 +60,15 @@ def margins(objective: Objective, known: Labels, params: Params | None = None) -
     found = []
     chosen = [y[kept] for y, kept in zip(known.batches, known.counted, strict=True)]
     for f, y in zip(logits(objective, known, params), chosen, strict=True):
-        own = f.gather(1, y[:, None])[:, 0]
-        others = f.scatter(1, y[:, None], -torch.inf)
-        found.append(own - others.max(1).values)
+        own, other = against(f, y)
+        found.append(own - other)
     return torch.cat(found)
+
+
+def against(f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """f_y and the largest other logit of every row."""
+    own = f.gather(1, y[:, None])[:, 0]
+    return own, f.scatter(1, y[:, None], -torch.inf).max(1).values
 
 
 def error(objective: Objective, known: Labels, params: Params | None = None) -> float:
@@ -88,7 +92,7 @@ def _labels(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
         slope = grad(lambda f: on_outputs(f, batch)[0])(out)
     strength = loss.strength(out, batch).expand_as(out)
     share = torch.where(strength > 0, slope / strength.clamp(min=1e-30), torch.nan)
-    share = _rows(objective, share)
+    share = rows(objective, share)
     if loss.likelihood == "bernoulli":
         share = share[:, 1:]
         onehot = torch.cat([0.5 + share, 0.5 - share], 1)
@@ -115,7 +119,7 @@ def _labelled(shares: Tensor) -> bool:
     return bool(alike) and bool((top - second).min() > SURE)
 
 
-def _rows(objective: Objective, out: Tensor) -> Tensor:
+def rows(objective: Objective, out: Tensor) -> Tensor:
     """Outputs as (units, classes)."""
     if objective.loss.likelihood == "bernoulli":
         flat = out.reshape(-1, 1)

@@ -1,0 +1,6 @@
+class Alignment:
+    pass
+
+
+def aligned(*a, **k):
+    raise NotImplementedError

@@ -1,0 +1,105 @@
+"""Where a surface is convex, in all directions and not only in those of the picture."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from spiritlevel.base.doors import number
+from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensor_doors import seeded
+from spiritlevel.curvature import hessian
+from spiritlevel.landscape.axes import centred
+from spiritlevel.landscape.directions import Biases
+from spiritlevel.landscape.passes import Passes, passes
+from spiritlevel.landscape.planes import aim_at
+from spiritlevel.landscape.telling import told
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.results.landscape import Sheet, Surface
+from spiritlevel.results.loop import one_by_one
+from spiritlevel.spectral import eigenvalues
+from spiritlevel.symmetry import Group, verify
+from spiritlevel.symmetry.group import only_groups
+
+
+@set_apart()
+def convexity(
+    objective: Objective,
+    kind: str | Sequence[str] = "filter",
+    *,
+    directions: Sequence[Any] | None = None,
+    steps: int = 9,
+    span: float = 1.0,
+    tol: float = 0.01,
+    budget: int = 200,
+    biases: Biases = "zero",
+    seed: int = 0,
+    group: Group | None = None,
+) -> Surface:
+    """|lambda_min / lambda_max| of the Hessian at every place of a plane (Li et al., 2018).
+
+    0 where the loss is convex; a ratio of 1 has as much curvature downwards as upwards. The error
+    of each comes from the residuals of both eigenvalues, which are known to `tol` of the larger or
+    after `budget` products.
+    """
+    only_objectives(objective)
+    only_groups(group)
+    seeded(seed)
+    number("tol", tol, above=0)
+    number("budget", budget, 2, whole=True)
+    axis, begin = centred(steps, span), time.perf_counter()
+    kinds = [kind, kind] if isinstance(kind, str) else list(kind)
+    aim = aim_at(objective, kinds, directions, seed, biases, group)
+    these = passes(aim.objective, aim.directions)
+    places = {f"{a:g}, {b:g}": (a, b) for b in axis for a in axis}
+    done = one_by_one(
+        list(places),
+        lambda name: _ratio(these, places[name], tol, budget, seed),
+        label="convexity",
+        noun="places",
+    )
+    found = [done.found.get(name) for name in places]
+    same = None if aim.objective is objective else verify(objective, aim.objective)
+    sheet = Sheet(
+        "as given",
+        _rows([None if e is None else e.value for e in found], steps),
+        errors=_rows([None if e is None else e.error for e in found], steps),
+        certificate=same,
+    )
+    products = sum(e.matvecs for e in found if e is not None)
+    unsure = sum(e is not None and e.status is Status.BUDGET for e in found)
+    notes = [f"{unsure} of {len(found)} places spent their budget"] if unsure else []
+    about = {"seed": seed, "interrupted": done.interrupted, "products": products}
+    return Surface(
+        x=tuple(axis),
+        y=tuple(axis),
+        directions=(aim.told[0], aim.told[1]),
+        sheets=(sheet,),
+        provenance=told(objective, begin, None, notes=[*aim.notes, *notes], **about),
+        quantity="convexity",
+    )
+
+
+def _ratio(
+    these: Passes, place: tuple[float, float], tol: float, budget: int, seed: int
+) -> Estimate:
+    """The ratio and its error at one place; not a number where the loss is none."""
+    there = these.at(place)
+    if not math.isfinite(there.value()):
+        return Estimate(math.nan, residual=math.nan)
+    asked = {"tol": tol, "relative_to": "norm", "budget": budget, "seed": seed}
+    top, low = eigenvalues(hessian(there, compile=False), k=1, which="both", **asked)
+    largest, least = top.value, min(low.value, 0.0)
+    status = Status.BUDGET if Status.BUDGET in (top.status, low.status) else Status.CONVERGED
+    if not largest > 0:  # no curvature upwards at all
+        return Estimate(math.inf, residual=0.0, matvecs=top.matvecs, status=status)
+    value = -least / largest if least else 0.0
+    error = (low.error + value * top.error) / largest
+    return Estimate(value, residual=error, matvecs=top.matvecs, status=status)
+
+
+def _rows(values: list[float | None], width: int) -> tuple[tuple[float | None, ...], ...]:
+    return tuple(tuple(values[i : i + width]) for i in range(0, len(values), width))

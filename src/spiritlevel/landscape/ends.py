@@ -1,0 +1,65 @@
+"""Other networks of the same architecture: checkpoints, ends of a line, steps of a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spiritlevel.base import tensor_doors
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.objective import Objective
+from spiritlevel.objective.checkpoints import load_weights
+
+
+def end_of(objective: Objective, other: Any, name: str) -> Objective:
+    """Another network as an objective on the same data.
+
+    It is an Objective, a state_dict (its running statistics come along), a flat vector, or the
+    name of a file with weights.
+    """
+    if isinstance(other, Objective):
+        if other.shapes != objective.shapes:
+            raise SpiritlevelError(
+                f"{name} has other parameters ({_first_difference(objective, other)}): give a "
+                "network of the same architecture"
+            )
+        return objective.at(other.params, buffers=_floating(other.buffers))
+    if isinstance(other, Mapping):
+        held = {k: v for k, v in other.items() if isinstance(v, Tensor)}
+        missing = [n for n in objective.shapes if n not in held]
+        if missing:
+            raise SpiritlevelError(f"{name} has no {missing[0]!r}; give a whole state_dict")
+        point = {n: held[n] for n in objective.shapes}
+        known = objective.buffers
+        return objective.at(point, buffers=_floating({n: held[n] for n in known if n in held}))
+    if isinstance(other, (str, os.PathLike)):
+        return _loaded(objective, Path(other))
+    tensor_doors.tensor(name, other, objective.size)
+    return objective.at(other)
+
+
+def _loaded(objective: Objective, path: Path) -> Objective:
+    private = objective.edited(lambda module: _load(module, path)).module
+    held = {**dict(private.named_parameters()), **dict(private.named_buffers())}
+    return end_of(objective, {n: t.detach() for n, t in held.items()}, str(path))
+
+
+def _load(module: Any, path: Path) -> None:
+    load_weights(module, path)
+
+
+def _floating(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n: b for n, b in buffers.items() if b.is_floating_point()}
+
+
+def _first_difference(a: Objective, b: Objective) -> str:
+    for name, shape in a.shapes.items():
+        if b.shapes.get(name) != shape:
+            other = tuple(b.shapes[name]) if name in b.shapes else "missing"
+            return f"{name} is {tuple(shape)} there, and {other} here"
+    extra = next(n for n in b.shapes if n not in a.shapes)
+    return f"{extra} is missing there"

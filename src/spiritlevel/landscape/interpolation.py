@@ -1,0 +1,108 @@
+"""The straight line from one network to another, as given and with the symmetries divided out."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spiritlevel.base.doors import number
+from spiritlevel.base.tensor_doors import seeded
+from spiritlevel.landscape.alignment import Alignment, aligned
+from spiritlevel.landscape.ends import end_of
+from spiritlevel.landscape.journal import Journal, opened
+from spiritlevel.landscape.lines import along, columns
+from spiritlevel.landscape.numbers import barrier
+from spiritlevel.landscape.passes import passes
+from spiritlevel.landscape.points import Way
+from spiritlevel.landscape.statistics import Statistics, checked
+from spiritlevel.landscape.telling import told
+from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.results.certificate import Certificate
+from spiritlevel.results.landscape import Curve, Direction, Line
+from spiritlevel.symmetry import Group
+from spiritlevel.symmetry.group import only_groups
+
+
+def interpolate(
+    a: Objective,
+    b: Any,
+    *,
+    align: bool = False,
+    steps: int = 25,
+    refine: int = 0,
+    statistics: Statistics = "frozen",
+    seed: int = 0,
+    group: Group | None = None,
+    journal: str | os.PathLike[str] | None = None,
+) -> Line:
+    """L((1 - s) theta_a + s theta_b) for s from 0 to 1 on the data of a, and its barrier.
+
+    `b` is an Objective, a state_dict, a file with weights or a flat vector. With `align` a second
+    line joins the same two networks after what tells nothing apart is divided out: both go to the
+    point of their orbit with the least norm, and the units of b to the places of those of a that
+    they are most alike (Ainsworth et al., 2023); both are proved to predict what they did. Running
+    statistics are interpolated, or recomputed at every place.
+    """
+    only_objectives(a)
+    only_groups(group)
+    number("steps", steps, 3, whole=True)
+    number("refine", refine, 0, whole=True)
+    seeded(seed)
+    checked(a, statistics)
+    begin, other = time.perf_counter(), end_of(a, b, "b")
+    pairs: list[tuple[str, Objective, Objective, Certificate | None]] = [
+        ("as given", a, other, None)
+    ]
+    notes = []
+    if align:
+        found = aligned(a, other, group=group, seed=seed)
+        pairs.append(("aligned", found.first, found.second, found.certificate))
+        notes.append(_said(found))
+    question = {"interpolation": [align, steps, refine, statistics, seed]}
+    book = opened(journal, a, [other.vector, *_buffers(a, other).values()], question)
+    curves, way, interrupted = [], None, ""
+    for name, first, second, certificate in pairs:
+        curve, way, interrupted = _joined(first, second, steps, refine, statistics, book, way)
+        curves.append(Curve(name, *curve, certificate=certificate))
+        if interrupted:
+            break
+    about = {"seed": seed, "statistics": statistics, "interrupted": interrupted}
+    return Line(tuple(curves), told(a, begin, way, notes=notes, **about))
+
+
+def _joined(
+    first: Objective,
+    second: Objective,
+    steps: int,
+    refine: int,
+    statistics: Statistics,
+    book: Journal | None,
+    way: Way | None,
+) -> tuple[tuple[Any, ...], Way, str]:
+    """The axis, the losses, the accuracies, the direction and the barrier between two networks."""
+    move = second.vector - first.vector
+    moving = [_buffers(first, second)] if statistics == "frozen" else []
+    these = passes(first, [move], buffers=[m for m in moving if m], statistics=statistics)
+    axis = [i / (steps - 1) for i in range(steps)]
+    places, known, way, interrupted = along(these, axis, refine, book, way)
+    losses, accuracies = columns(places, known)
+    direction = Direction("from a to b", "between", float(move.double().norm()))
+    return (tuple(places), losses, accuracies, direction, barrier(places, losses)), way, interrupted
+
+
+def _buffers(first: Objective, second: Objective) -> dict[str, Tensor]:
+    """How buffers of floats move from one to the other, those that do."""
+    there = second.buffers
+    moves = {n: there[n] - b for n, b in first.buffers.items() if b.is_floating_point()}
+    return {n: move for n, move in moves.items() if bool(torch.any(move != 0))}
+
+
+def _said(found: Alignment) -> str:
+    return (
+        f"aligned: {found.moved} of {found.units} units changed places, and the distance fell from "
+        f"{found.distance_before:.4g} to {found.distance_after:.4g}"
+    )

@@ -1,0 +1,103 @@
+"""A file that keeps what is evaluated while it is evaluated: a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spiritlevel.base.doors import file
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensors import leaves
+from spiritlevel.base.version import __version__
+from spiritlevel.objective import Objective
+
+Record = dict[str, Any]
+
+
+class Journal:
+    """Records in the order in which they were made, one line of JSON each.
+
+    The first line says of which network, data and question they are; those of another one are
+    refused. What a kill tore off in the middle of a line is cut away. Numbers are written with all
+    their digits, so that what is read is what was made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: str) -> None:
+        self.path = file(path)
+        head = {"spiritlevel": __version__, "torch": str(torch.__version__), "key": key}
+        self._ahead = _read(self.path, head)
+        with self.path.open("r+b" if self.path.exists() else "wb") as out:
+            kept = _whole_lines(self.path)
+            out.truncate(len(kept))
+        if not kept:
+            self._append(head)
+
+    def next(self) -> Record | None:
+        """The next record that was made before; None where new ones begin."""
+        return self._ahead.pop(0) if self._ahead else None
+
+    def add(self, record: Record) -> None:
+        """One more record, written at once."""
+        if self._ahead:  # what follows belongs to another course of events
+            raise SpiritlevelError(
+                f"journal={str(self.path)!r} holds other records than this call makes: remove it"
+            )
+        self._append(record)
+
+    def _append(self, record: Record) -> None:
+        with self.path.open("ab") as out:
+            out.write(json.dumps(record).encode() + b"\n")
+
+
+def opened(
+    path: Any, objective: Objective, tensors: Iterable[Tensor], question: Record
+) -> Journal | None:
+    """The journal of a question about a network and some tensors; None if no file is named."""
+    return None if path is None else Journal(path, _key(objective, tensors, question))
+
+
+def _key(objective: Objective, tensors: Iterable[Tensor], question: Record) -> str:
+    """A digest of all that the values depend on."""
+    own = [*objective.params.values(), *objective.buffers.values(), *leaves(objective.batches)]
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
+    digest.update(f"{objective.mode} {objective.seed} {objective.device}".encode())
+    digest.update(repr(objective.value()).encode())  # the loss, as far as it can be told apart
+    for tensor in (*own, *tensors):
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _whole_lines(path: Path) -> bytes:
+    held = path.read_bytes()
+    return held[: held.rfind(b"\n") + 1]
+
+
+def _read(path: Path, head: Record) -> list[Record]:
+    """The records of a file; it is refused if it is none of this question."""
+    lines = _whole_lines(path).splitlines() if path.exists() else []
+    if not lines and path.exists() and path.stat().st_size > 4096:
+        raise _foreign(path)
+    try:
+        found = [json.loads(line) for line in lines]
+    except ValueError:
+        raise _foreign(path) from None
+    if found and not (isinstance(found[0], dict) and "key" in found[0]):
+        raise _foreign(path)
+    if found and found[0] != head:
+        raise SpiritlevelError(
+            f"journal={str(path)!r} is of another network, other data, another question or another "
+            "version; name another file, or remove it"
+        )
+    return found[1:]
+
+
+def _foreign(path: Path) -> SpiritlevelError:
+    return SpiritlevelError(f"journal={str(path)!r} is no journal; name a file that does not exist")

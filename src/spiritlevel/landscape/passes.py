@@ -1,0 +1,155 @@
+"""Passes over the data at many points: one by one, many stacked, or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.memory import relieved
+from spiritlevel.base.scope import kept_rng
+from spiritlevel.base.tensors import leaves, unflatten
+from spiritlevel.landscape.statistics import Statistics, recomputed
+from spiritlevel.objective import Objective
+from spiritlevel.objective import classes as decisions
+from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.classes import Labels
+
+Place = tuple[float, ...]
+
+
+class Score(NamedTuple):
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Passes:
+    """L(theta + sum_k a_k d_k) and the share of right decisions there, over all the data."""
+
+    objective: Objective
+    directions: tuple[Tensor, ...]
+    buffers: tuple[dict[str, Tensor], ...] = ()  # what moves along with each direction
+    statistics: Statistics = "frozen"
+    labels: Labels | None = field(default=None)
+    compiled: dict[Any, Callable[..., Tensor]] = field(default_factory=dict)
+
+    def vector(self, place: Place) -> Tensor:
+        """The point at a place; the origin itself at zero."""
+        point = self.objective.vector
+        for a, direction in zip(place, self.directions, strict=True):
+            if a:
+                point = point + a * direction
+        return point
+
+    def at(self, place: Place) -> Objective:
+        """The objective there, with the buffers that belong to it."""
+        there = self.objective.at(self.vector(place), buffers=self._buffers(place))
+        return recomputed(there) if self.statistics == "recomputed" else there
+
+    def _buffers(self, place: Place) -> dict[str, Tensor]:
+        own, found = self.objective.buffers, {}
+        for a, moves in zip(place, self.buffers, strict=False):
+            for name, move in moves.items():
+                found[name] = found.get(name, own[name]) + a * move
+        return found
+
+    # The ways ----------------------------------------------------------------------------------
+
+    def one(self, place: Place) -> Score:
+        """Plainly: a pass of the model over every batch."""
+        there = self.at(place)
+        sums = [
+            relieved(lambda n=n: _score(there, self.labels, n, there.params)) for n in self._all
+        ]
+        return self._means(sum(sums).cpu())  # type: ignore[union-attr]
+
+    def stacked(self, places: Sequence[Place]) -> list[Score]:
+        """All at once: every operation of the model on the parameters of all places."""
+        points = torch.stack([self.vector(place) for place in places])
+        total: Any = 0
+        for n in self._all:
+            total = total + relieved(lambda n=n: self._stacked(points, n))
+        return [self._means(row) for row in total.cpu()]
+
+    def _stacked(self, points: Tensor, number: int) -> Tensor:
+        def score(vector: Tensor) -> Tensor:
+            named = unflatten(vector, self.objective.shapes)
+            return _score(self.objective, self.labels, number, named)
+
+        with torch.no_grad(), kept_rng():
+            return vmap(score)(points)
+
+    def fast(self, place: Place) -> Score:
+        """Compiled, one program for all batches of a form."""
+        vector, total = self.vector(place), torch.zeros(2, dtype=torch.float64)
+        total = total.to(self.objective.device)
+        for n, batch in enumerate(self.objective.batches):
+            form = tuple((t.shape, t.dtype) for t in leaves(batch))
+            if form not in self.compiled:
+                self.compiled[form] = torch.compile(self._of_batch, dynamic=False, fullgraph=True)
+            here = self.objective.here(batch)
+            y, kept = (None, None) if self.labels is None else self._labels(n)
+            with torch.no_grad(), kept_rng():
+                total = total + self.compiled[form](vector, here, y, kept)
+        return self._means(total.cpu())
+
+    def _of_batch(
+        self, vector: Tensor, batch: Batch, y: Tensor | None, kept: Tensor | None
+    ) -> Tensor:
+        named = unflatten(vector, self.objective.shapes)
+        return _of_outputs(self.objective, named, batch, y, kept)
+
+    def _labels(self, number: int) -> tuple[Tensor, Tensor]:
+        assert self.labels is not None
+        return self.labels.batches[number], self.labels.counted[number]
+
+    @property
+    def _all(self) -> range:
+        return range(len(self.objective.batches))
+
+    def _means(self, sums: Tensor) -> Score:
+        loss, right = sums.tolist()
+        known = self.labels
+        return Score(loss / self.objective.count, None if known is None else right / known.units)
+
+
+def passes(
+    objective: Objective,
+    directions: Sequence[Tensor],
+    *,
+    buffers: Sequence[dict[str, Tensor]] = (),
+    statistics: Statistics = "frozen",
+) -> Passes:
+    """Passes with the labels of a classifier where there are some."""
+    try:
+        known = decisions.labels(objective)
+    except SpiritlevelError:  # no classifier: it has no accuracy
+        known = None
+    return Passes(objective, tuple(directions), tuple(buffers), statistics, known)
+
+
+def _score(objective: Objective, known: Labels | None, number: int, params: Any) -> Tensor:
+    """The summed loss of a batch and its right decisions."""
+    batch = objective.batches[number]
+    y, kept = (None, None) if known is None else (known.batches[number], known.counted[number])
+    with torch.no_grad(), kept_rng():
+        return _of_outputs(objective, params, batch, y, kept)
+
+
+def _of_outputs(
+    objective: Objective, params: Any, batch: Batch, y: Tensor | None, kept: Tensor | None
+) -> Tensor:
+    on_outputs = objective.loss.on_outputs
+    if y is None or kept is None or on_outputs is None:
+        total = objective.total(params, batch)[0].double()
+        return torch.stack([total, torch.zeros_like(total)])
+    out = objective.outputs(params, batch)
+    total = on_outputs(out, objective.here(batch))[0].double()
+    own, other = decisions.against(decisions.rows(objective, out), y)
+    return torch.stack([total, ((own > other) & kept).sum().double()])
