@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from peers import BATCH, LARGE_BATCH, median, pyhessian_product
-from resnet20 import ResNet20, cifar10, trained
+from resnet20 import ResNet, cifar10, trained
 from torch import Tensor, nn
 
 import spiritlevel as sl
@@ -57,7 +57,7 @@ def measured(device: str) -> dict[str, list[Row]]:
     x, y = (t.to(device) for t in cifar10(IMAGES))
     for width in WIDTHS:
         torch.manual_seed(0)
-        found["parameters"].append(products(ResNet20(width).eval().to(device), x, y, device))
+        found["parameters"].append(products(ResNet(width=width).eval().to(device), x, y, device))
         print(found["parameters"][-1], flush=True)
     return found
 

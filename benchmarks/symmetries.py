@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from resnet20 import ResNet20
+from resnet20 import ResNet
 from torch import Tensor, nn
 
 import spiritlevel as sl
@@ -42,7 +42,7 @@ def gpt2() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
-    "resnet20": (ResNet20, lambda: torch.randn(2, 3, 32, 32)),
+    "resnet20": (ResNet, lambda: torch.randn(2, 3, 32, 32)),
     "vgg11": (vgg11, lambda: torch.randn(2, 3, 224, 224)),
     "gpt2": (gpt2, lambda: {"input_ids": torch.arange(16).reshape(2, 8), "use_cache": False}),
 }
