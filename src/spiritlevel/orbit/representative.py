@@ -1,2 +1,0 @@
-def representative(objective, group=None):
-    raise NotImplementedError
