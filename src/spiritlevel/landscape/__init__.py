@@ -1,0 +1,1 @@
+"""Pictures of the loss, honest about their coordinates."""
