@@ -42,6 +42,7 @@ def balance(
     blocks: list[Array],
     start: Array | None = None,
     free: Array | None = None,
+    sweeps: int = SWEEPS,
 ) -> Balance:
     """Block coordinate descent in closed form: per generator exp(4 t) = in-mass / out-mass.
 
@@ -59,7 +60,7 @@ def balance(
     moving = two_sided & free
     t[~moving] = 0.0
     sets = [block[moving[block]] for block in blocks]
-    t, weights, value, sweeps = _descended(exponents, sides, masses, t, sets)
+    t, weights, value, done = _descended(exponents, sides, masses, t, sets, sweeps)
     pull = exponents.T @ weights
     residual = float(np.abs(pull[moving]).max() / value) if moving.any() else 0.0
     return Balance(
@@ -67,7 +68,7 @@ def balance(
         lower_bound=min(_dual(exponents[:, free], masses, weights), float(value)),
         t=t,
         residual=residual,
-        sweeps=sweeps,
+        sweeps=done,
         dead=~alive_in & ~alive_out,
         one_sided=alive_in ^ alive_out,
     )
@@ -79,11 +80,12 @@ def _descended(
     masses: Array,
     t: Array,
     sets: list[Array],
+    most: int,
 ) -> tuple[Array, Array, float, int]:
     """Steps for one set of generators after another, until the sum stays."""
     weights = masses * np.exp(-2 * (exponents @ t))
     value, sweeps = weights.sum(), 0
-    for sweeps in range(1, SWEEPS + 1):  # noqa: B007
+    for sweeps in range(1, most + 1):  # noqa: B007
         before = value
         for chosen in sets:
             t, weights, value = _step(exponents, sides, masses, t, weights, value, chosen)

@@ -106,7 +106,7 @@ def problem_of(
     group = group_of(objective, group)
     curves, source = _where_it_curves(objective, diagonal, matrix)
     grid = cells(group, objective.shapes)
-    blocks = _layers(group)
+    blocks = layers(group)
     found = balance(grid.exponents, grid.gather(curves), blocks)
     start, relative = found, np.zeros(len(grid.gather(curves)), dtype=bool)
     scale, held = torch.ones_like(objective.vector), grid
@@ -138,7 +138,7 @@ def problem_of(
     )
 
 
-def _layers(group: Group) -> list[Array]:
+def layers(group: Group) -> list[Array]:
     """The generators of each layer and kind, which move together first."""
     found: dict[tuple[str, str], list[int]] = {}
     for index, g in enumerate(group.generators):
@@ -214,6 +214,11 @@ def _runaway(exponents: csr_matrix, masses: Array, start: Balance) -> Array:
         return touched & alive
     if start.value <= (1 + SETTLED) * start.lower_bound or not alive.any():
         return np.zeros_like(alive)
+    return vanishing(exponents, alive)
+
+
+def vanishing(exponents: csr_matrix, alive: Array) -> Array:
+    """The largest support of B t >= 0 over the cells that are alive: a linear program."""
     some = csr_matrix(exponents[alive])
     count, dim = some.shape  # type: ignore[misc]
     found = linprog(
