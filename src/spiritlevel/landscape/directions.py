@@ -18,8 +18,7 @@ from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.curvature import hessian
 from spiritlevel.landscape.ends import end_of
 from spiritlevel.objective import Objective
-from spiritlevel.orbit.representative import representative
-from spiritlevel.results.certificate import Certificate
+from spiritlevel.orbit.representative import Representative, representative
 from spiritlevel.results.landscape import Direction
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Group, symmetries
@@ -42,14 +41,12 @@ TITLES = {
 class Aim:
     """Where a picture is taken and along which directions.
 
-    `objective` is the given one, or the point of its orbit at which directions are scaled: then
-    `certificate` says that it predicts the same.
+    `objective` is the given one, or the point of its orbit at which directions are scaled.
     """
 
     objective: Objective
     directions: tuple[Tensor, ...]
     told: tuple[Direction, ...]
-    certificate: Certificate | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -78,10 +75,10 @@ def aimed(
         raise SpiritlevelError(
             'kind="orbit" looks from another point than the others: give it for all directions'
         )
-    here, certificate, notes = objective, None, ()
+    here, notes = objective, ()
     if "orbit" in kinds:
         found = representative(objective, group)
-        here, certificate, notes = found.objective, found.certificate, found.notes
+        here, notes = found.objective, _said(found)
     draws = generator(seed)
     vectors = _hessian(objective, kinds.count("hessian"), seed) if "hessian" in kinds else []
     directions, told = [], []
@@ -91,7 +88,15 @@ def aimed(
         d = vectors[taken] if own else _drawn(here, kind, draws, biases, group)
         directions.append(d)
         told.append(described(kind, d, taken + 1))
-    return Aim(here, tuple(directions), tuple(told), certificate, notes)
+    return Aim(here, tuple(directions), tuple(told), notes)
+
+
+def _said(found: Representative) -> tuple[str, ...]:
+    if not found.one_sided:
+        return ()
+    count, some = len(found.one_sided), ", ".join(found.one_sided[:3])
+    more = f" and {count - 3} more" if count > 3 else ""
+    return (f"rescalings with weights on one side only were brought to unit size: {some}{more}",)
 
 
 def given(objective: Objective, directions: Sequence[Any]) -> Aim:
