@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spiritlevel.base.spoken import short_power
 from spiritlevel.results.places import ends
@@ -80,12 +81,11 @@ def _log_levels(low: float, high: float) -> tuple[float, ...]:
 
 def _labels(levels: Sequence[float]) -> tuple[str, ...]:
     """With as few digits as tell them apart."""
-    least = min(b - a for a, b in zip(levels, levels[1:], strict=False))
-    for digits in range(1, 17):
-        texts = [f"{v:.{digits}g}" for v in levels]
-        if all(abs(float(t) - v) <= 0.01 * least for t, v in zip(texts, levels, strict=True)):
-            break
-    return tuple(_plain(text) for text in texts)
+    least = min(b - a for a, b in pairwise(levels))
+    digits = 1
+    while any(abs(float(f"{v:.{digits}g}") - v) > 0.01 * least for v in levels) and digits < 17:
+        digits += 1
+    return tuple(_plain(f"{v:.{digits}g}") for v in levels)
 
 
 def _plain(text: str) -> str:

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from spiritlevel.base.doors import file
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.results.pictures.curves import draw_line, draw_spectra
 from spiritlevel.results.landscape import Line, Surface
-from spiritlevel.results.result import Result
-from spiritlevel.results.spectra import Spectra
+from spiritlevel.results.pictures.curves import draw_line, draw_spectra
 from spiritlevel.results.pictures.style import STYLE
 from spiritlevel.results.pictures.surfaces import draw_surface
+from spiritlevel.results.result import Result
+from spiritlevel.results.spectra import Spectra
 
 DRAWN: dict[str, Callable[[Any], Figure]] = {
     Surface.kind: draw_surface,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -20,9 +18,9 @@ from matplotlib.ticker import MaxNLocator
 
 from spiritlevel.base.spoken import short_power
 from spiritlevel.results.landscape import Sheet, Surface
+from spiritlevel.results.pictures.style import GREY, INK, PATH, SINGLE, SMALL, TINY, WHOLE
 from spiritlevel.results.places import array
 from spiritlevel.results.scales import Scale, scale
-from spiritlevel.results.pictures.style import GREY, INK, PATH, SINGLE, SMALL, TINY, WHOLE
 
 COLUMNS = 3
 QUANTITIES = {"loss": "loss", "convexity": "|λ$_{min}$ / λ$_{max}$|"}
