@@ -36,6 +36,8 @@ def line_words(line: Line) -> Words:
         "rows": [_curve_row(curve) for curve in line.curves],
         "barriers": any(curve.barrier is not None for curve in line.curves),
         "radii": any(curve.radius is not None for curve in line.curves),
+        "drawn": known is not None,
+        "accurate": any(curve.accuracies is not None for curve in line.curves),
         "broken": any(v is not None and not math.isfinite(v) for v in losses),
         "data": {
             "log": known is not None and known.log,

@@ -40,6 +40,10 @@ def surface_words(surface: Surface) -> Words:
         "labels": [sheet.name for sheet in surface.sheets],
         "directions": [_direction(d) for d in surface.directions],
         "path": _path(surface),
+        "drawn": min(map(len, surface.axes)) > 1
+        and any(_ends(s)[0] is not None for s in surface.sheets),
+        "broken": any(v is not None and not math.isfinite(v) for v in _all(surface)),
+        "blank": any(v is None for v in _all(surface)),
         "estimated": any(sheet.errors is not None for sheet in surface.sheets),
         "data": _surface_data(surface),
     }
@@ -94,7 +98,7 @@ def _alone(surface: Surface, sheet: Sheet) -> str:
 
 def _holes(surface: Surface) -> str:
     """How many places have no finite value, if any has none."""
-    values = [v for sheet in surface.sheets for row in sheet.values for v in row if v is not None]
+    values = [v for v in _all(surface) if v is not None]
     broken = sum(not math.isfinite(v) for v in values)
     if not broken:
         return ""
@@ -104,7 +108,7 @@ def _holes(surface: Surface) -> str:
 
 def _alike(surface: Surface) -> bool:
     """If no value differs between the sheets by more than could be seen."""
-    least, largest = ends([v for s in surface.sheets for row in s.values for v in row])
+    least, largest = ends(_all(surface))
     if least is None or largest is None:
         return False
     seen = ALIKE * (largest - least)
@@ -121,6 +125,10 @@ def _near(values: Sequence[float | None], seen: float) -> bool:
     assert least is not None
     assert largest is not None
     return largest - least <= seen
+
+
+def _all(surface: Surface) -> list[float | None]:
+    return [v for sheet in surface.sheets for row in sheet.values for v in row]
 
 
 def _ends(sheet: Sheet) -> tuple[float | None, float | None]:
@@ -158,7 +166,6 @@ def _sheet_row(surface: Surface, sheet: Sheet) -> Words:
         "centre": said(surface.centre(sheet)),
         "largest": said(largest),
         "finite": f"{finite:,} of {len(values):,}",
-        "whole": finite == len(values),
         "change": change_words(sheet.certificate),
     }
 
@@ -183,7 +190,7 @@ def _sentence(surface: Surface, index: int) -> str:
 
 def _surface_data(surface: Surface) -> Words:
     """What is drawn, each number to six digits."""
-    values = [v for sheet in surface.sheets for row in sheet.values for v in row]
+    values = _all(surface)
     default, log = scale(values), scale(values, log=True)
     linear = scale(values, log=False)
     return {

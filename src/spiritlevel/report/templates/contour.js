@@ -79,7 +79,8 @@ function finer(axis) {
 }
 
 /** Heights on the finer grid, straight between the places that were measured; and which cells are whole. */
-function relief(columns, rows, coarse, states, width) {
+function relief(columns, rows, known, states, width) {
+  const coarse = known.map((height) => height || 0); // at a weight of 0 nan would still be nan
   const [across, up] = [columns.places.length, rows.places.length];
   const at = new Float32Array(across * up);
   const cells = new Uint8Array((across - 1) * (up - 1));
@@ -146,7 +147,7 @@ function fitted(canvas) {
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
-  pen.lineJoin = pen.lineCap = "round";
+  pen.lineJoin = "round";
   return { pen, width, height };
 }
 
@@ -187,7 +188,7 @@ function hatch(pen, shape, place) {
   pen.stroke();
 }
 
-/** A path with its first and last step. */
+/** A path; a faint one shines through. */
 function trail(pen, points, colours, faint = false) {
   pen.beginPath();
   points.forEach((point, k) => (k ? pen.lineTo(...point) : pen.moveTo(...point)));
@@ -199,20 +200,23 @@ function trail(pen, points, colours, faint = false) {
   pen.strokeStyle = colours.moves;
   pen.lineWidth = faint ? 1.25 : 2;
   pen.stroke();
-  if (faint) return;
-  [[points[0], colours.paper], [points.at(-1), colours.moves]].forEach(([point, fill]) => {
-    pen.beginPath();
-    pen.arc(...point, 4.5, 0, 2 * Math.PI);
-    pen.fillStyle = fill;
-    pen.fill();
-    pen.stroke();
-  });
+}
+
+/** The first or the last step of a path. */
+function bead(pen, point, colours, last) {
+  pen.beginPath();
+  pen.arc(...point, 4.5, 0, 2 * Math.PI);
+  pen.fillStyle = last ? colours.moves : colours.paper;
+  pen.fill();
+  pen.strokeStyle = colours.moves;
+  pen.lineWidth = 2;
+  pen.stroke();
 }
 
 /** The map: draws a view of the plane, and says which place is under a pointer. */
 function mapView(canvas, plane) {
   const [x, y] = [plane.x, plane.y];
-  const edge = { left: 48, right: 10, top: 10, bottom: 44 };
+  const edge = { left: 56, right: 16, top: 10, bottom: 44 };
   let box = null;
   const place = (u, v) => [box.left + u * box.width, box.top + (1 - v) * box.height];
 
@@ -228,7 +232,7 @@ function mapView(canvas, plane) {
     pen.textAlign = "right";
     for (const { at, label } of up.ticks) pen.fillText(label, box.left - 8, at + 4);
     pen.save();
-    pen.translate(12, box.top + box.height / 2);
+    pen.translate(10, box.top + box.height / 2);
     pen.rotate(-Math.PI / 2);
     pen.textAlign = "center";
     pen.fillText(plane.names[1], 0, 0, box.height);
@@ -254,6 +258,7 @@ function mapView(canvas, plane) {
   /** Each line's value where it crosses a ray from the middle, if there is room for it. */
   function labels(pen, view) {
     const taken = [];
+    const middle = plane.middle && place(...plane.middle);
     pen.textAlign = "center";
     pen.font = `600 10.5px ${view.colours.font}`;
     view.levels.forEach((level, l) => {
@@ -267,6 +272,7 @@ function mapView(canvas, plane) {
       }
       if (!best || best.off > 0.5 || taken.some(({ px, py }) => Math.hypot(px - best.px, 2 * (py - best.py)) < 34)) return;
       if (best.px < box.left + 14 || best.px > box.left + box.width - 14 || best.py < box.top + 10) return;
+      if (plane.middle && Math.hypot(best.px - middle[0], best.py - middle[1]) < 20) return;
       taken.push(best);
       const pale = level.at > PALE;
       pen.lineWidth = 3;
@@ -305,7 +311,9 @@ function mapView(canvas, plane) {
       pen.beginPath();
       pen.rect(box.left, box.top, box.width, box.height);
       pen.clip();
-      trail(pen, view.path.map(({ u, v }) => place(u, v)), view.colours);
+      const points = view.path.map(({ u, v }) => place(u, v));
+      trail(pen, points, view.colours);
+      [points[0], points.at(-1)].forEach((point, k) => bead(pen, point, view.colours, k === 1));
       pen.restore();
     }
     axes(pen, view.colours);

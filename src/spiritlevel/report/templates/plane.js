@@ -62,6 +62,7 @@ function clinging(path, heightAt) {
 const state = { sheet: 0, from: 0, share: 1, scale: plane.first, cut: 1, eye: { ...START }, mark: null };
 let view = null;
 let queued = false;
+let mapped = null; // what the map shows: turning the surface does not change it
 
 /** Everything that is drawn, computed anew when the sheet or the scale changes. */
 function compute() {
@@ -96,7 +97,9 @@ function main() {
     if (!view) compute();
     Object.assign(view, { eye: state.eye, mark: state.mark });
     views.surface.draw(view);
-    views.map.draw(view);
+    const shown = [view, state.mark, canvases.map.clientWidth, window.devicePixelRatio];
+    if (!mapped || shown.some((part, k) => part !== mapped[k])) views.map.draw(view);
+    mapped = shown;
     canvases.surface.dataset.turn = state.eye.turn.toFixed(4);
     canvases.surface.dataset.zoom = state.eye.zoom.toFixed(4);
     byId("reset").hidden = ["turn", "tilt", "zoom"].every((name) => state.eye[name] === START[name]);
@@ -237,6 +240,7 @@ function placeWords({ i, j }) {
   return lines;
 }
 
+/** For those who listen: not at every move of a mouse. */
 function tellPlace(mark) {
   byId("place").textContent = mark ? placeWords(mark).join("; ") : "";
 }
@@ -248,7 +252,6 @@ function wirePointers(canvases, views, redraw) {
     state.mark = mark;
     hide();
     redraw();
-    tellPlace(mark);
     if (!mark) return;
     const tip = canvas.parentElement.querySelector(".tip");
     tip.textContent = placeWords(mark).join("\n");
@@ -266,7 +269,7 @@ function wirePointers(canvases, views, redraw) {
     };
     canvas.addEventListener("pointermove", (event) => { if (!event.buttons) choose(at(event), canvas, view); else hide(); });
     canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") choose(null, canvas, view); });
-    canvas.addEventListener("click", (event) => choose(at(event), canvas, view));
+    canvas.addEventListener("click", (event) => { choose(at(event), canvas, view); tellPlace(state.mark); });
     canvas.addEventListener("blur", () => choose(null, canvas, view));
   }
   const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] };
@@ -276,7 +279,9 @@ function wirePointers(canvases, views, redraw) {
     event.preventDefault();
     const here = state.mark ?? { i: plane.x.length >> 1, j: plane.y.length >> 1 };
     const [i, j] = [here.i + step[0], here.j + step[1]];
-    choose({ i: within(i, [0, plane.x.length - 1]), j: within(j, [0, plane.y.length - 1]) }, canvases.map, views.map);
+    const there = { i: within(i, [0, plane.x.length - 1]), j: within(j, [0, plane.y.length - 1]) };
+    choose(there, canvases.map, views.map);
+    tellPlace(there);
   });
 }
 

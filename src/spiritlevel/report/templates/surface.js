@@ -12,8 +12,8 @@ function lens(eye, shape, width, height) {
   const [s, c] = [Math.sin(eye.turn), Math.cos(eye.turn)];
   const [up, away] = [Math.cos(eye.tilt), Math.sin(eye.tilt)];
   const round = Math.hypot(1, shape);
-  const size = eye.zoom * Math.min((width - 90) / (2 * round), (height - 30) / (2 * (0.6 * round + 0.62)));
-  const [cx, cy] = [width / 2 + 8, height / 2 - 4];
+  const size = eye.zoom * Math.min((width - 90) / (2 * round), (height - 56) / (2 * (0.5 * round + 0.6)));
+  const [cx, cy] = [width / 2 + 8, height / 2 - 16];
   const middle = (HEIGHT + FLOOR) / 2;
   const far = (u, v) => (2 * u - 1) * s + (2 * v - 1) * shape * c;
   const x = (u, v) => cx + size * ((2 * u - 1) * c - (2 * v - 1) * shape * s);
@@ -56,7 +56,7 @@ function surfaceView(canvas, plane) {
     pen.strokeStyle = colours.ghost;
     pen.lineWidth = 1;
     hatch(pen, view.shape, at);
-    if (view.path) trail(pen, view.path.map(({ u, v }) => at(u, v)), colours, true);
+    if (view.path) trail(pen, view.path.filter(inside).map(({ u, v }) => at(u, v)), colours, true);
   }
 
   function walls(pen, eye, view) {
@@ -64,7 +64,7 @@ function surfaceView(canvas, plane) {
     const corners = [[U, 1 - V], [U, V], [1 - U, V]];
     pen.strokeStyle = view.colours.faint;
     pen.lineWidth = 1;
-    const left = corners[0][0] !== undefined && eye.x(...corners[0]) < eye.x(...corners[2]) ? corners[0] : corners[2];
+    const left = eye.x(...corners[0]) < eye.x(...corners[2]) ? corners[0] : corners[2];
     const every = Math.ceil(view.levels.length / 6);
     pen.font = `11.5px ${view.colours.font}`;
     pen.textAlign = "right";
@@ -91,12 +91,12 @@ function surfaceView(canvas, plane) {
     const [U, V] = [eye.s > 0 ? 0 : 1, eye.c > 0 ? 0 : 1];
     const middle = eye.point(0.5, 0.5, FLOOR);
     const along = [
-      { axis: plane.x, name: plane.names[0], at: (t) => [t, V] },
-      { axis: plane.y, name: plane.names[1], at: (t) => [U, t] },
+      { axis: plane.x, name: plane.names[0], near: U, at: (t) => [t, V] },
+      { axis: plane.y, name: plane.names[1], near: V, at: (t) => [U, t] },
     ];
     pen.fillStyle = view.colours.soft;
     pen.textAlign = "center";
-    for (const { axis, name, at } of along) {
+    for (const { axis, name, near, at } of along) {
       const [hx, hy] = eye.point(...at(0.5), FLOOR);
       const [fx, fy] = [eye.point(...at(0), FLOOR), eye.point(...at(1), FLOOR)];
       let normal = [-(fy[1] - fx[1]), fy[0] - fx[0]];
@@ -105,6 +105,7 @@ function surfaceView(canvas, plane) {
       normal = normal.map((n) => (n / length) * outward);
       pen.font = `11.5px ${view.colours.font}`;
       for (const { at: t, label } of linear([axis[0], axis.at(-1)], [0, 1]).ticks) {
+        if (Math.abs(t - near) < 0.06) continue; // the corner belongs to both axes
         const [x, y] = eye.point(...at(t), FLOOR);
         pen.fillText(label, x + 14 * normal[0], y + 14 * normal[1] + 4);
       }
@@ -131,45 +132,45 @@ function surfaceView(canvas, plane) {
       }
     }
     const [I, J] = [across - 1, up - 1];
+    pen.lineWidth = 0.9;
     for (let b = 0; b < J; b++) {
       const j = eye.c > 0 ? J - 1 - b : b;
       for (let a = 0; a < I; a++) {
         const i = eye.s > 0 ? I - 1 - a : a;
         if (whole[j * I + i] !== WHOLE) continue;
-        const [k, m] = [j * across + i, (j + 1) * across + i];
-        const [ha, hb, hc, hd] = [at[k], at[k + 1], at[m + 1], at[m]];
+        const k = j * across + i, m = k + across;
+        const ha = at[k], hb = at[k + 1], hc = at[m + 1], hd = at[m];
         const nx = -((hb + hc - ha - hd) * HEIGHT) / (4 * (columns[i + 1] - columns[i]));
         const ny = -((hc + hd - ha - hb) * HEIGHT) / (4 * plane.shape * (rows[j + 1] - rows[j]));
         const light = (nx * lx + ny * ly + lz) / Math.sqrt(nx * nx + ny * ny + 1);
         const shade = within(Math.round((0.25 + 0.75 * light) * (SHADES - 1)), [0, SHADES - 1]);
-        pen.fillStyle = shaded[shade][Math.round(((ha + hb + hc + hd) / 4) * 255)];
+        pen.fillStyle = pen.strokeStyle = shaded[shade][Math.round(((ha + hb + hc + hd) / 4) * 255)];
         quad(pen, xs, ys, k, k + 1, m + 1, m);
-        for (let p = first[j * I + i]; p < first[j * I + i + 1]; p++) {
-          const [l, u, v, w, z] = pieces[p];
-          const height = view.levels[l].at;
-          pen.strokeStyle = height > PALE ? "rgb(0 0 0 / 0.42)" : "rgb(255 255 255 / 0.5)";
-          pen.lineWidth = 0.9;
-          pen.beginPath();
-          pen.moveTo(eye.x(u, v), eye.y(u, v, height * HEIGHT));
-          pen.lineTo(eye.x(w, z), eye.y(w, z, height * HEIGHT));
-          pen.stroke();
+        const last = first[j * I + i + 1];
+        if (first[j * I + i] === last) continue;
+        pen.strokeStyle = (ha + hc) / 2 > PALE ? "rgb(0 0 0 / 0.5)" : "rgb(255 255 255 / 0.6)";
+        pen.beginPath();
+        for (let p = first[j * I + i]; p < last; p++) {
+          const piece = pieces[p];
+          const z = view.levels[piece[0]].at * HEIGHT;
+          pen.moveTo(eye.x(piece[1], piece[2]), eye.y(piece[1], piece[2], z));
+          pen.lineTo(eye.x(piece[3], piece[4]), eye.y(piece[3], piece[4], z));
         }
+        pen.stroke();
       }
     }
   }
 
-  /** A little larger than it is, so that no seam shows between it and the next. */
+  /** With a rim of its own colour, so that no seam shows between it and the next. */
   function quad(pen, xs, ys, a, b, c, d) {
-    const cx = (xs[a] + xs[b] + xs[c] + xs[d]) / 4;
-    const cy = (ys[a] + ys[b] + ys[c] + ys[d]) / 4;
-    const size = Math.max(Math.abs(xs[a] - cx), Math.abs(xs[b] - cx), 1);
-    const more = 1 + 0.55 / size;
     pen.beginPath();
-    pen.moveTo(cx + (xs[a] - cx) * more, cy + (ys[a] - cy) * more);
-    pen.lineTo(cx + (xs[b] - cx) * more, cy + (ys[b] - cy) * more);
-    pen.lineTo(cx + (xs[c] - cx) * more, cy + (ys[c] - cy) * more);
-    pen.lineTo(cx + (xs[d] - cx) * more, cy + (ys[d] - cy) * more);
+    pen.moveTo(xs[a], ys[a]);
+    pen.lineTo(xs[b], ys[b]);
+    pen.lineTo(xs[c], ys[c]);
+    pen.lineTo(xs[d], ys[d]);
+    pen.closePath();
     pen.fill();
+    pen.stroke();
   }
 
   /** If nothing of the surface stands between a point and the reader. */
@@ -196,30 +197,14 @@ function surfaceView(canvas, plane) {
         else runs.push(k ? [points[k - 1].at, point.at] : [point.at]);
       });
       pen.globalAlpha = clear ? 1 : 0.45;
-      for (const run of runs) trail2(pen, run, view.colours, clear);
+      for (const run of runs) trail(pen, run, view.colours, !clear);
     }
     pen.globalAlpha = 1;
-    [[points[0], view.colours.paper], [points.at(-1), view.colours.moves]].forEach(([point, fill]) => {
+    [points[0], points.at(-1)].forEach((point, k) => {
       pen.globalAlpha = point.clear ? 1 : 0.45;
-      pen.beginPath();
-      pen.arc(...point.at, 4.5, 0, 2 * Math.PI);
-      pen.fillStyle = fill;
-      pen.fill();
-      pen.strokeStyle = view.colours.moves;
-      pen.lineWidth = 2;
-      pen.stroke();
+      bead(pen, point.at, view.colours, k === 1);
     });
     pen.globalAlpha = 1;
-  }
-
-  function trail2(pen, points, colours, clear) {
-    pen.beginPath();
-    points.forEach((point, k) => (k ? pen.lineTo(...point) : pen.moveTo(...point)));
-    for (const [colour, width] of clear ? [[colours.paper, 4], [colours.moves, 2]] : [[colours.moves, 1.5]]) {
-      pen.strokeStyle = colour;
-      pen.lineWidth = width;
-      pen.stroke();
-    }
   }
 
   function mark(pen, eye, view) {
