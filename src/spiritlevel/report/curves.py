@@ -71,7 +71,7 @@ def line_headline(line: Line) -> str:
         return f"The moved end is another network: its predictions differ by {apart}."
     known = [(c.name, c.barrier.value) for c in line.curves if c.barrier is not None]
     if known:
-        first, *rest = [f"{said(value)} {at(name)}" for name, value in known]
+        first, *rest = [f"{said(value)} ({name})" for name, value in known]
         if not rest:
             return f"On the way the loss rises {said(known[0][1])} above its ends."
         return f"The barrier is {', '.join([first, *rest[:-1]])} and {rest[-1]}."

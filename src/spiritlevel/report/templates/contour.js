@@ -110,14 +110,12 @@ function crossings(a, b, c, d, level, found) {
   return count;
 }
 
-/** Pieces of the contour lines, cell by cell: `first[cell]` is the first of a cell's pieces. */
+/** Pieces of the contour lines: the number of the level, and both ends. */
 function contours({ at, cells, across, up, columns, rows }, levels) {
-  const first = new Int32Array(cells.length + 1);
   const pieces = [];
   const found = new Float64Array(8);
   for (let j = 0, cell = 0; j + 1 < up; j++) {
     for (let i = 0; i + 1 < across; i++, cell++) {
-      first[cell] = pieces.length;
       if (cells[cell] !== WHOLE) continue;
       const k = j * across + i;
       const [a, b, c, d] = [at[k], at[k + 1], at[k + across + 1], at[k + across]];
@@ -134,8 +132,7 @@ function contours({ at, cells, across, up, columns, rows }, levels) {
       }
     }
   }
-  first[cells.length] = pieces.length;
-  return { first, pieces };
+  return { pieces };
 }
 
 /** A canvas as large as its place on the page, in the pixels of the screen. */

@@ -11,7 +11,7 @@ function highest({ axis, losses }) {
 }
 
 function main() {
-  const curves = line.curves.map((curve) => ({ ...curve, losses: curve.losses.map(real), accuracies: curve.accuracies?.map(real) }));
+  const curves = line.curves.map((curve) => ({ ...curve, blank: curve.losses.map((loss) => loss === null), losses: curve.losses.map(real), accuracies: curve.accuracies?.map(real) }));
   const finite = curves.flatMap(({ losses }) => losses).filter(Number.isFinite);
   const places = [...new Set(curves.flatMap(({ axis }) => axis))].sort((a, b) => a - b);
   const accurate = curves.some(({ accuracies }) => accuracies);
@@ -19,16 +19,16 @@ function main() {
   let guide = null;
 
   const paint = (svg, width, height) => {
-    const box = { left: 52, right: width - (accurate ? 52 : 12), top: 18, bottom: height - 48 };
+    const box = { left: 52, right: width - (accurate ? 52 : 12), top: 28, bottom: height - 48 };
     const span = [box.bottom, box.top];
     const up = line.log ? logarithmic(finite, span) : linear([Math.min(...finite), Math.max(...finite)], span);
     const right = linear([0, 1], span);
     across = linear([places[0], places.at(-1)], [box.left, box.right]);
     levels(svg, up.ticks, [box.left, box.right]);
     foot(svg, across.ticks, line.name, box);
-    draw(svg, "text", { x: box.left - 44, y: box.top - 8 }, line.log ? "loss, log axis" : "loss");
+    draw(svg, "text", { x: box.left - 44, y: box.top - 14 }, line.log ? "loss, log axis" : "loss");
     if (accurate) {
-      draw(svg, "text", { x: width, y: box.top - 8, "text-anchor": "end" }, "accuracy");
+      draw(svg, "text", { x: width, y: box.top - 14, "text-anchor": "end" }, "accuracy");
       for (const { at, label } of right.ticks) draw(svg, "text", { x: box.right + 8, y: at + 4 }, `${Math.round(100 * Number(label))}%`);
     }
     curves.forEach((curve, number) => drawCurve(svg, curve, number % 7, (x) => across.scale(x), up.scale, right.scale));
@@ -46,7 +46,7 @@ function main() {
       const at = curve.axis.indexOf(places[k]);
       if (at < 0) return null;
       const [loss, accuracy] = [curve.losses[at], curve.accuracies?.[at]];
-      const known = Number.isFinite(loss) ? short(loss) : line.curves[0] && "not finite";
+      const known = Number.isFinite(loss) ? short(loss) : curve.blank[at] ? "not evaluated" : "not finite";
       return `${curve.name} ${known}${Number.isFinite(accuracy) ? ` (${(100 * accuracy).toFixed(1)}%)` : ""}`;
     });
     byId("told").textContent = `At ${String(Number(places[k].toPrecision(4))).replace("-", "−")}: ${values.filter(Boolean).join("; ")}`;

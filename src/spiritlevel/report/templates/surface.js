@@ -121,7 +121,6 @@ function surfaceView(canvas, plane) {
 
   function cells(pen, eye, view) {
     const { at, cells: whole, across, up, columns, rows } = view.shape;
-    const { first, pieces } = view.contours;
     const [lx, ly, lz] = lightOf(eye);
     const xs = new Float32Array(at.length);
     const ys = new Float32Array(at.length);
@@ -132,7 +131,7 @@ function surfaceView(canvas, plane) {
       }
     }
     const [I, J] = [across - 1, up - 1];
-    pen.lineWidth = 0.9;
+    pen.lineWidth = 1 / (window.devicePixelRatio || 1); // a wider one is several times as slow
     for (let b = 0; b < J; b++) {
       const j = eye.c > 0 ? J - 1 - b : b;
       for (let a = 0; a < I; a++) {
@@ -146,17 +145,6 @@ function surfaceView(canvas, plane) {
         const shade = within(Math.round((0.25 + 0.75 * light) * (SHADES - 1)), [0, SHADES - 1]);
         pen.fillStyle = pen.strokeStyle = shaded[shade][Math.round(((ha + hb + hc + hd) / 4) * 255)];
         quad(pen, xs, ys, k, k + 1, m + 1, m);
-        const last = first[j * I + i + 1];
-        if (first[j * I + i] === last) continue;
-        pen.strokeStyle = (ha + hc) / 2 > PALE ? "rgb(0 0 0 / 0.5)" : "rgb(255 255 255 / 0.6)";
-        pen.beginPath();
-        for (let p = first[j * I + i]; p < last; p++) {
-          const piece = pieces[p];
-          const z = view.levels[piece[0]].at * HEIGHT;
-          pen.moveTo(eye.x(piece[1], piece[2]), eye.y(piece[1], piece[2], z));
-          pen.lineTo(eye.x(piece[3], piece[4]), eye.y(piece[3], piece[4], z));
-        }
-        pen.stroke();
       }
     }
   }
@@ -176,7 +164,7 @@ function surfaceView(canvas, plane) {
   /** If nothing of the surface stands between a point and the reader. */
   function seen(eye, view, u, v, height) {
     const [du, dv] = [-eye.s / 2, -eye.c / (2 * plane.shape)]; // towards the reader, a unit of the box
-    const rise = Math.tan(within(eye.tilt, TILTS)) / HEIGHT;
+    const rise = eye.away / eye.up / HEIGHT;
     for (let far = 0.04; far < 2.5; far += 0.04) {
       const [p, q] = [u + du * far, v + dv * far];
       if (p < 0 || p > 1 || q < 0 || q > 1) return true;
@@ -184,6 +172,23 @@ function surfaceView(canvas, plane) {
       if (there !== null && there > height + rise * far + 0.012) return false;
     }
     return true;
+  }
+
+  /** Contour lines on the surface, those that no part of it hides. */
+  function rings(pen, eye, view) {
+    const visible = view.contours.pieces.filter(([l, u, v, p, q]) => seen(eye, view, (u + p) / 2, (v + q) / 2, view.levels[l].at));
+    for (const pale of [false, true]) {
+      pen.beginPath();
+      for (const [l, u, v, p, q] of visible) {
+        const height = view.levels[l].at;
+        if (height > PALE !== pale) continue;
+        pen.moveTo(eye.x(u, v), eye.y(u, v, height * HEIGHT));
+        pen.lineTo(eye.x(p, q), eye.y(p, q, height * HEIGHT));
+      }
+      pen.strokeStyle = pale ? "rgb(0 0 0 / 0.5)" : "rgb(255 255 255 / 0.6)";
+      pen.lineWidth = 1;
+      pen.stroke();
+    }
   }
 
   /** The path on the surface; what lies behind it shines through. */
@@ -239,6 +244,7 @@ function surfaceView(canvas, plane) {
     walls(pen, eye, view);
     feet(pen, eye, view);
     cells(pen, eye, view);
+    rings(pen, eye, view);
     if (view.trail) way(pen, eye, view);
     if (view.mark) mark(pen, eye, view);
   }

@@ -42,7 +42,7 @@ def svg(result: Result) -> str:
     """The figure as SVG text that a page can hold: the same result gives the same text."""
     stream = io.StringIO()
     _save(drawn(result), result, stream, "svg")
-    text = stream.getvalue()
+    text = stream.getvalue().strip()
     shown = (
         f'<svg role="img" aria-label="{escape(result.title)}" style="max-width:100%;height:auto"'
     )
