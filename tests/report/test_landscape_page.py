@@ -71,6 +71,13 @@ def data(source: str, name: str) -> Any:
             "Several points: losses over this plane reach 3.01 as trained and 6.01 at “other”.",
         ),
         (
+            drawings.surface(
+                Sheet("here", bowl()),
+                Sheet("far", tuple((math.inf,) * 9 for _ in range(9)), None, None, certificate(0)),
+            ),
+            "The same network, the same predictions: no value is finite over the plane at “far”.",
+        ),
+        (
             drawings.surface(),
             "From 0.0100 at the centre, the loss reaches 3.01 over this plane.",
         ),

@@ -68,10 +68,11 @@ def surface_headline(surface: Surface) -> str:
     if _alike(surface):
         landscape = "landscape" if surface.quantity == "loss" else "ratios"
         return f"{same}, and over this plane the same {landscape}.{_holes(surface)}"
-    home = reached.get(first.name)
-    if home is None:
-        return f"{same}: at “{first.name}” no value over this plane is finite."
-    other = max((s.name for s in others if s.name in reached), key=lambda n: far(reached[n], home))
+    missing = next((sheet.name for sheet in surface.sheets if sheet.name not in reached), None)
+    if missing is not None:
+        return f"{same}: no value is finite over the plane {at(missing)}."
+    home = reached[first.name]
+    other = max((s.name for s in others), key=lambda name: far(reached[name], home))
     return (
         f"{same}: {words} {said(home)} {at(first.name)} and "
         f"{said(reached[other])} {at(other)}.{_holes(surface)}"

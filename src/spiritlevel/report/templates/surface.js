@@ -206,6 +206,7 @@ function surfaceView(canvas, plane) {
     }
     pen.globalAlpha = 1;
     [points[0], points.at(-1)].forEach((point, k) => {
+      if (!inside(view.path.at(-k))) return; // where it enters the plane is no step of it
       pen.globalAlpha = point.clear ? 1 : 0.45;
       bead(pen, point.at, view.colours, k === 1);
     });
