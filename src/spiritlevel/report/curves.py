@@ -15,6 +15,7 @@ from spiritlevel.report.pictures import (
     change_words,
     common,
     far,
+    holes,
     refuted,
     said,
     short,
@@ -63,7 +64,8 @@ def _line_name(curves: Sequence[Curve]) -> str:
 
 def line_headline(line: Line) -> str:
     """Barriers if there are any, else how far the loss rises."""
-    least, largest = ends([v for curve in line.curves for v in curve.losses])
+    losses = [v for curve in line.curves for v in curve.losses]
+    least, largest = ends(losses)
     if least is None or largest is None:
         return "No finite loss was found along this line."
     apart = refuted(curve.certificate for curve in line.curves)
@@ -73,10 +75,10 @@ def line_headline(line: Line) -> str:
     if known:
         first, *rest = [f"{said(value)} ({name})" for name, value in known]
         if not rest:
-            return f"On the way the loss rises {said(known[0][1])} above its ends."
-        return f"The barrier is {', '.join([first, *rest[:-1]])} and {rest[-1]}."
+            return f"On the way the loss rises {said(known[0][1])} above its ends.{holes(losses)}"
+        return f"The barrier is {', '.join([first, *rest[:-1]])} and {rest[-1]}.{holes(losses)}"
     many = "this line" if len(line.curves) == 1 else f"these {len(line.curves)} lines"
-    return f"Along {many} the loss lies between {said(least)} and {said(largest)}."
+    return f"Along {many} the loss lies between {said(least)} and {said(largest)}.{holes(losses)}"
 
 
 def _curve_row(curve: Curve) -> Words:

@@ -16,6 +16,7 @@ from spiritlevel.report.pictures import (
     change_words,
     common,
     far,
+    holes,
     refuted,
     said,
     short,
@@ -56,7 +57,7 @@ def surface_headline(surface: Surface) -> str:
         return "No finite value was found over this plane."
     first, *others = surface.sheets
     if not others:
-        return _alone(surface, first) + _holes(surface)
+        return _alone(surface, first) + holes(_all(surface))
     apart = refuted([sheet.certificate for sheet in others])
     if apart is not None:
         return f"These points are not one network: their predictions differ by {apart}."
@@ -67,7 +68,7 @@ def surface_headline(surface: Surface) -> str:
         words = "losses over this plane reach"
     if _alike(surface):
         landscape = "landscape" if surface.quantity == "loss" else "ratios"
-        return f"{same}, and over this plane the same {landscape}.{_holes(surface)}"
+        return f"{same}, and over this plane the same {landscape}.{holes(_all(surface))}"
     missing = next((sheet.name for sheet in surface.sheets if sheet.name not in reached), None)
     if missing is not None:
         return f"{same}: no value is finite over the plane {at(missing)}."
@@ -75,7 +76,7 @@ def surface_headline(surface: Surface) -> str:
     other = max((s.name for s in others), key=lambda name: far(reached[name], home))
     return (
         f"{same}: {words} {said(home)} {at(first.name)} and "
-        f"{said(reached[other])} {at(other)}.{_holes(surface)}"
+        f"{said(reached[other])} {at(other)}.{holes(_all(surface))}"
     )
 
 
@@ -95,16 +96,6 @@ def _alone(surface: Surface, sheet: Sheet) -> str:
         f"From {said(centre)} at the centre, the loss reaches {said(largest)} over this plane"
         f"{lower}."
     )
-
-
-def _holes(surface: Surface) -> str:
-    """How many places have no finite value, if any has none."""
-    values = [v for v in _all(surface) if v is not None]
-    broken = sum(not math.isfinite(v) for v in values)
-    if not broken:
-        return ""
-    many = "one place it is" if broken == 1 else f"{broken:,} of {len(values):,} places it is"
-    return f" At {many} not finite."
 
 
 def _alike(surface: Surface) -> bool:

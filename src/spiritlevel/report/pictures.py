@@ -72,6 +72,16 @@ def change_key(certificates: Iterable[Certificate | None]) -> list[Words]:
     ]
 
 
+def holes(values: Iterable[float | None]) -> str:
+    """How many of the places that were evaluated have no finite value, if any has none."""
+    done = [v for v in values if v is not None]
+    broken = sum(not math.isfinite(v) for v in done)
+    if not broken:
+        return ""
+    many = "one place it is" if broken == 1 else f"{broken:,} of {len(done):,} places it is"
+    return f" At {many} not finite."
+
+
 def short(rows: Any) -> Any:
     """Six digits; infinities as their names, which JSON has no numbers for."""
     if isinstance(rows, (list, tuple)):
