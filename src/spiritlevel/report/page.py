@@ -16,6 +16,8 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.report.audit import audit_words
 from spiritlevel.report.claims import claims_words
 from spiritlevel.report.comparison import comparison_words
+from spiritlevel.report.curves import line_words, spectra_words
+from spiritlevel.report.landscape import surface_words
 from spiritlevel.report.plain import grid_words
 from spiritlevel.report.table import table_words
 from spiritlevel.results.result import Result
@@ -25,6 +27,9 @@ PAGES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     "table": ("measure.html", table_words),
     "comparison": ("compare.html", comparison_words),
     "claims": ("claims.html", claims_words),
+    "surface": ("surface.html", surface_words),
+    "line": ("line.html", line_words),
+    "spectra": ("spectra.html", spectra_words),
 }
 PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 

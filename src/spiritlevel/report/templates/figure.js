@@ -6,7 +6,6 @@ const home = Math.max(0, stops.findIndex((stop) => stop.label === "here"));
 const byId = (id) => document.getElementById(id);
 const BOX = { left: 44, right: 332, top: 10, bottom: 208, foot: 228, title: 246 };
 const EXAMPLES = 4;
-const PAUSE = 700;
 
 /** The finite numbers of all stops: axes are fixed by them once. */
 const everywhere = (pick) => stops.flatMap(pick).filter((value) => value !== null);
@@ -143,65 +142,17 @@ function sentence(index) {
   return `${place(index)}. The minimum is ${short(top / first)} times as sharp as here. ${change}`;
 }
 
-/** Names that would touch go one line down. */
-function spreadNames(names) {
-  let edge = -Infinity;
-  let two = false;
-  for (const name of names.children) {
-    name.classList.remove("low");
-    const { left, right } = name.getBoundingClientRect();
-    const touches = left < edge + 4;
-    name.classList.toggle("low", touches);
-    two ||= touches;
-    if (!touches) edge = right;
-  }
-  names.classList.toggle("two", two);
-}
-
 function main() {
-  const slider = byId("stop");
-  const play = byId("play");
-  const readout = byId("readout");
-  const names = document.querySelector(".names");
   const panels = [
     spectrumPanel(byId("spectrum")),
     slicePanel(byId("slice")),
     predictionsPanel(byId("predictions")),
   ];
-  let timer = null;
-
-  const show = (index) => {
-    const stop = stops[index];
-    slider.value = index;
-    for (const update of panels) update(stop);
-    readout.textContent = sentence(index);
-    slider.setAttribute("aria-valuetext", place(index));
-    for (const name of names.children) name.setAttribute("aria-current", String(Number(name.dataset.stop) === index));
-  };
-  const running = (on) => {
-    clearInterval(timer);
-    timer = on ? setInterval(step, PAUSE) : null;
-    play.setAttribute("aria-pressed", String(on));
-    play.setAttribute("aria-label", on ? "Pause" : "Play");
-    readout.setAttribute("aria-live", on ? "off" : "polite"); // a listener could not follow
-  };
-  const step = () => {
-    const next = Number(slider.value) + 1;
-    if (next < stops.length) show(next);
-    if (next >= stops.length - 1) running(false);
-  };
-
-  slider.addEventListener("input", () => { running(false); show(Number(slider.value)); });
-  names.addEventListener("click", ({ target }) => {
-    if (target.dataset.stop) { running(false); show(Number(target.dataset.stop)); }
+  const go = rail(stops.length, place, (index) => {
+    for (const update of panels) update(stops[index]);
+    byId("readout").textContent = sentence(index);
   });
-  play.addEventListener("click", () => {
-    if (timer !== null) return running(false);
-    if (Number(slider.value) === stops.length - 1) show(0);
-    running(true);
-  });
-  new ResizeObserver(() => spreadNames(names)).observe(names);
-  show(home);
+  go(home);
 }
 
 main();

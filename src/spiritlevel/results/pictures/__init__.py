@@ -1,0 +1,67 @@
+"""Pictures of the loss as figures: every value is drawn where it was measured, or left blank."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from spiritlevel.base.doors import file
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.results.landscape import Line, Surface
+from spiritlevel.results.pictures.curves import draw_line, draw_spectra
+from spiritlevel.results.pictures.style import STYLE
+from spiritlevel.results.pictures.surfaces import draw_surface
+from spiritlevel.results.result import Result
+from spiritlevel.results.spectra import Spectra
+
+DRAWN: dict[str, Callable[[Any], Figure]] = {
+    Surface.kind: draw_surface,
+    Line.kind: draw_line,
+    Spectra.kind: draw_spectra,
+}
+DOTS = 200  # per inch, of a file of pixels
+
+
+def drawn(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
+    """The figure of a result, also written to `path`; matplotlib's state stays as it was."""
+    with matplotlib.rc_context(STYLE):
+        figure = DRAWN[result.kind](result)
+        figure.draw_without_rendering()  # axes to scale find their places at the second time
+    if path is not None:
+        _write(figure, result, path)
+    return figure
+
+
+def svg(result: Result) -> str:
+    """The figure as SVG text that a page can hold: the same result gives the same text."""
+    stream = io.StringIO()
+    _save(drawn(result), result, stream, "svg")
+    text = stream.getvalue().strip()
+    shown = (
+        f'<svg role="img" aria-label="{escape(result.title)}" style="max-width:100%;height:auto"'
+    )
+    return shown + text[text.index("<svg") + len("<svg") :]
+
+
+def _write(figure: Figure, result: Result, path: str | os.PathLike[str]) -> None:
+    place, known = file(path), figure.canvas.get_supported_filetypes()
+    ending = place.suffix[1:].lower()
+    if ending not in known:
+        raise SpiritlevelError(
+            f"path={str(path)!r} ends in {place.suffix!r}, which is no format of a figure: "
+            "use .svg, .png or .pdf"
+        )
+    _save(figure, result, place, ending)
+
+
+def _save(figure: Figure, result: Result, out: Any, ending: str) -> None:
+    """Without a date and with ids that hang on the drawing only: the same twice."""
+    dateless = {"svg": {"Date": None, "Title": result.title}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": result.kind}):
+        figure.savefig(out, format=ending, dpi=DOTS, metadata=dateless.get(ending))
