@@ -21,7 +21,7 @@ from spiritlevel.symmetry import Certificate, Group, Units, permutations, verify
 from spiritlevel.symmetry.group import only_groups
 
 FEW = 64  # examples on which sets of units are found; what is moved is proved on all
-STARTS = 5
+STARTS = 3
 GAIN = 1e-12  # of what all products together could be: less is rounding
 Weights = dict[str, Tensor]
 Orders = list[Tensor]  # for every set of units: which of them comes to the place of which
@@ -144,18 +144,17 @@ def _descended(
     orders, here = list(orders), dict(theirs)
     for units, order in zip(sets, orders, strict=True):
         here = _act(units, here, order)
-    least, waiting = GAIN * _most(ours, theirs), set(range(len(sets)))
-    while waiting:
-        for number in torch.randperm(len(sets), generator=draws).tolist():
-            units, names = sets[number], _names(sets[number]) & ours.keys()
+    least, better = GAIN * _most(ours, theirs), True
+    while better:
+        better = False
+        for place in torch.randperm(len(sets), generator=draws).tolist():
+            units, names = sets[place], _names(sets[place]) & ours.keys()
             order = _assigned(_products(units, ours, here))
             there = _act(units, here, order)
             # where a matrix has the same units on both axes, the sum is not linear in the order
             gain = sum(float((ours[n] * (there[n] - here[n])).sum()) for n in names)
             if gain > least:
-                here, orders[number] = there, orders[number][order]
-                waiting = set(range(len(sets)))
-            waiting -= {number}
+                here, orders[place], better = there, orders[place][order], True
     return orders, _product(ours, here)
 
 
