@@ -47,6 +47,14 @@ class Representative:
     one_sided: tuple[str, ...]
     certificate: Certificate
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of it."""
+        if not self.one_sided:
+            return ()
+        count = len(self.one_sided)
+        return (f"{count} one-sided rescalings have no least norm: their weights have unit size",)
+
 
 @set_apart()
 def representative(objective: Objective, group: Group | None = None) -> Representative:
