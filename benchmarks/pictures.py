@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 
 BATCH, LARGE_BATCH, WARM_UP, MARGIN = 128, 2500, 5, 4
-KINDS = ("filter", "orbit")
+KINDS = ("filter", "filter, rescaled", "orbit")
 Learn = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -241,28 +241,32 @@ def surfaces(
     networks: tuple[Network, ...], out: Path, x: Tensor, y: Tensor, options: argparse.Namespace
 ) -> dict[tuple[str, str], Any]:
     """The planes of every kind through every network, one JSON file each."""
-    landscape: Any = sl.landscape  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     found = {}
     for network in networks:
         net = network.make()
         net.load_state_dict(load_file(out / f"{network.file}.safetensors"))
         objective = sl.Objective(net.eval().to(x.device), (x, y), F.cross_entropy)
-        for kind in (*KINDS, *(["convexity"] if options.convexity else [])):
-            path = out / f"{network.file}_{kind}.json"
+        for kind in ("convexity",) if options.convexity else KINDS:
+            path = out / f"{network.file}_{kind.replace(', ', '_')}.json"
             if not path.exists():
-                seed: dict[str, Any] = {"span": options.span, "seed": options.seed}
-                surface = (
-                    landscape.convexity(
-                        objective, kind="filter", steps=min(7, options.steps), **seed
-                    )
-                    if kind == "convexity"
-                    else landscape.plane(objective, kind=kind, steps=options.steps, **seed)
-                )
+                surface = taken(objective, kind, options)
                 surface.to_json(path)
                 print(f"{network.title}, {kind}\n{surface}", flush=True)
             found[kind, network.title] = sl.load(path)
     return found
+
+
+def taken(objective: sl.Objective, kind: str, options: argparse.Namespace) -> sl.Surface:
+    """A picture of this kind; a rescaled network predicts the same."""
+    seed: dict[str, Any] = {"span": options.span, "seed": options.seed}
+    if kind == "convexity":
+        curved: dict[str, Any] = {"steps": min(5, options.steps), "tol": 0.01, "budget": 60}
+        return sl.landscape.convexity(objective, "filter", **curved, **seed)
+    if kind == "filter, rescaled":
+        group = sl.symmetries(objective)
+        objective = group.apply(objective, group.random(options.seed, 1.0))
+    return sl.landscape.plane(objective, kind.partition(",")[0], steps=options.steps, **seed)
 
 
 def draw(found: dict[tuple[str, str], Any], path: Path) -> None:
@@ -330,7 +334,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="15,000 to train with, 2,000 to draw")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--span", type=float, default=1.0)
-    parser.add_argument("--convexity", action="store_true", help="a 7 x 7 map of it too")
+    parser.add_argument("--convexity", action="store_true", help="a 5 x 5 map of it instead")
     parser.add_argument("--small", action="store_true", help="tiny networks, to try the script")
     options = parser.parse_args()
     networks = SMALL if options.small else NETWORKS

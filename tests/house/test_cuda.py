@@ -114,3 +114,25 @@ def test_an_audit_is_the_same_on_both_devices(tmp_path: Path) -> None:
     twin = sl.sharpen(objective, target=1e4).objective
     found = sl.compare({"net": objective, "twin": twin}, ["hessian_trace", "orbit_trace"])
     assert found["hessian_trace"].text == "twin is sharper only in these coordinates"
+
+
+@pytest.mark.parametrize("kind", ["filter", "orbit"])
+def test_planes_are_the_same_on_both(kind: str) -> None:
+    """Stacked and one by one, with BatchNorm, in float64."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    whole = nn.Sequential(*net, nn.Linear(4 * 16, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    data = randn(30, 1, 6, 6), labels(30)
+    for statistics in ("frozen", "recomputed"):
+        found = [
+            sl.landscape.plane(
+                sl.Objective(whole, data, F.cross_entropy, device=device),
+                kind,
+                steps=5,
+                statistics=statistics,
+            )
+            for device in ("cpu", "cuda")
+        ]
+        here, there = (torch.tensor(one.losses, dtype=torch.float64) for one in found)
+        torch.testing.assert_close(there, here, rtol=1e-9, atol=0)
+        assert found[0].sheets[0].accuracies == found[1].sheets[0].accuracies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -120,9 +120,9 @@ def _made(
 ) -> Line | Surface | Spectra:
     from spiritlevel import landscape as rooms
 
-    sizes = {} if view.steps is None else {"steps": view.steps}
+    sizes: dict[str, Any] = {} if view.steps is None else {"steps": view.steps}
     orbit = (4 if default else 0) if view.orbit is None else view.orbit
-    along = {"orbit": orbit, "strength": view.strength}
+    along: dict[str, Any] = {"orbit": orbit, "strength": view.strength}
     looked = {"span": view.span, "seed": seed, **sizes}
     kept = {
         "refine": view.refine,

@@ -18,7 +18,7 @@ from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.curvature import hessian
 from spiritlevel.landscape.ends import end_of
 from spiritlevel.objective import Objective
-from spiritlevel.orbit.representative import Representative, representative
+from spiritlevel.orbit.representative import representative
 from spiritlevel.results.landscape import Direction
 from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Group, symmetries
@@ -78,7 +78,7 @@ def aimed(
     here, notes = objective, ()
     if "orbit" in kinds:
         found = representative(objective, group)
-        here, notes = found.objective, _said(found)
+        here, notes = found.objective, found.notes
     draws = generator(seed)
     vectors = _hessian(objective, kinds.count("hessian"), seed) if "hessian" in kinds else []
     directions, told = [], []
@@ -89,14 +89,6 @@ def aimed(
         directions.append(d)
         told.append(described(kind, d, taken + 1))
     return Aim(here, tuple(directions), tuple(told), notes)
-
-
-def _said(found: Representative) -> tuple[str, ...]:
-    if not found.one_sided:
-        return ()
-    count, some = len(found.one_sided), ", ".join(found.one_sided[:3])
-    more = f" and {count - 3} more" if count > 3 else ""
-    return (f"rescalings with weights on one side only were brought to unit size: {some}{more}",)
 
 
 def given(objective: Objective, directions: Sequence[Any]) -> Aim:

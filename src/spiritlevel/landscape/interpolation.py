@@ -103,6 +103,6 @@ def _buffers(first: Objective, second: Objective) -> dict[str, Tensor]:
 
 def _said(found: Alignment) -> str:
     return (
-        f"aligned: {found.moved} of {found.units} units changed places, and the distance fell from "
-        f"{found.distance_before:.4g} to {found.distance_after:.4g}"
+        f"aligned: {found.moved} of {found.units} units changed places; the networks are "
+        f"{found.distance_after:.4g} apart, {found.distance_before:.4g} as given"
     )

@@ -15,8 +15,9 @@ Values = Sequence[float | None]
 def barrier(axis: Sequence[float], losses: Values) -> Estimate | None:
     """max over the line of L minus the chord between its ends; None where a loss is missing.
 
-    Between the points it is the vertex of the parabola through the largest and its neighbours; the
-    error is how far the same is from it with every other point left out.
+    Between the points it is the vertex of the parabola through the largest and its neighbours. The
+    error is the largest of how far that is from the largest point, from the same with every other
+    point left out, and of what the third differences nearby let a parabola be wrong.
     """
     if any(value is None or not math.isfinite(value) for value in losses) or len(axis) < 3:
         return None
@@ -24,8 +25,7 @@ def barrier(axis: Sequence[float], losses: Values) -> Estimate | None:
     value = _peak(axis, heights)
     some = [*range(0, len(axis) - 1, 2), len(axis) - 1]
     coarse = _peak([axis[i] for i in some], [heights[i] for i in some])
-    grid = max(heights)
-    error = max(abs(value - coarse), value - grid)
+    error = max(abs(value - coarse), value - max(heights), _beyond_parabola(axis, heights))
     return Estimate(value, residual=error, status=Status.CONVERGED)
 
 
@@ -47,6 +47,27 @@ def _peak(axis: Sequence[float], heights: Sequence[float]) -> float:
         return v
     slope = left + bend * (b - a)  # at b
     return v - slope**2 / (4 * bend)
+
+
+def _beyond_parabola(axis: Sequence[float], heights: Sequence[float]) -> float:
+    """|f[x0, x1, x2, x3]| times the largest product of distances, around the largest height."""
+    top = max(range(len(heights)), key=heights.__getitem__)
+    if top in (0, len(heights) - 1):
+        return 0.0
+    left, right = axis[top] - axis[top - 1], axis[top + 1] - axis[top]
+    thirds = [
+        abs(_divided(axis[i : i + 4], heights[i : i + 4]))
+        for i in range(max(top - 3, 0), min(top, len(axis) - 4) + 1)
+    ]
+    return max(thirds, default=0.0) * left * right * (left + right) / 4
+
+
+def _divided(axis: Sequence[float], heights: Sequence[float]) -> float:
+    """The divided difference f[x0, ..., xn]."""
+    if len(axis) == 1:
+        return heights[0]
+    inner = _divided(axis[1:], heights[1:]) - _divided(axis[:-1], heights[:-1])
+    return inner / (axis[-1] - axis[0])
 
 
 def flat_radius(

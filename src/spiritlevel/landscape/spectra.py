@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 from spiritlevel.base.doors import number
@@ -94,16 +95,7 @@ def _spectrum(
     leading = (
         eigenvalues(operator, k=count, tol=0.01, relative_to="norm", seed=seed) if count else ()
     )
-    spectrum = Spectrum(
-        name,
-        tuple(found.grid.tolist()),
-        tuple(found.value.tolist()),
-        tuple(found.stderr.tolist()),
-        apart(leading),
-        operator.size,
-        found.sigma,
-        certificate,
-    )
+    spectrum = replace(found.spectrum(name, apart(leading)), certificate=certificate)
     return spectrum, found.matvecs + (leading[0].matvecs if leading else 0.0)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,8 +17,12 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import generator, rademacher
+from spiritlevel.results.spectra import Spectra, Spectrum
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.probes import standard_error
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,24 @@ class Density:
             status=self.status,
             remedy="" if self.status is Status.CONVERGED else "run again without interruption",
         )
+
+    def spectrum(self, name: str, outliers: tuple[Estimate, ...] = ()) -> Spectrum:
+        """The curve with its band as plain data; `outliers` are eigenvalues to be marked."""
+        return Spectrum(
+            name,
+            tuple(self.grid.tolist()),
+            tuple(self.value.tolist()),
+            tuple(self.stderr.tolist()),
+            outliers,
+            self.size,
+            self.sigma,
+        )
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """A matplotlib figure with its band, also written to `path` (.svg, .pdf, .png)."""
+        from spiritlevel.results.pictures import drawn
+
+        return drawn(Spectra((self.spectrum("density"),), {}), path)  # type: ignore[arg-type]
 
     def _unplaced(self, edge: float) -> float:
         """How many eigenvalues may lie to either side of it."""

@@ -109,7 +109,7 @@ def _draw_lines(
 
 
 def _luminance(filled: QuadContourSet, level: float) -> float:
-    red, green, blue, _ = filled.cmap(filled.norm(level))
+    red, green, blue, _ = filled.cmap(float(filled.norm(level)))  # type: ignore[arg-type]
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
