@@ -17,7 +17,8 @@ def barrier(axis: Sequence[float], losses: Values) -> Estimate | None:
 
     Between the points it is the vertex of the parabola through the largest and its neighbours. The
     error is the largest of how far that is from the largest point, from the same with every other
-    point left out, and of what the third differences nearby let a parabola be wrong.
+    point left out, and of what the third differences nearby let a parabola be wrong. What rises
+    and falls between two points is not seen.
     """
     if any(value is None or not math.isfinite(value) for value in losses) or len(axis) < 3:
         return None
