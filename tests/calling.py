@@ -19,7 +19,7 @@ from spiritlevel.coordinates.inputs import Representation
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.program import matrix_of, problem_of
 
-RESULT_KINDS = ("Audit", "Comparison", "Forecast", "Table", "Claims")
+RESULT_KINDS = ("Audit", "Comparison", "Forecast", "Table", "Claims", "Line", "Surface", "Spectra")
 
 
 def small(scale: float = 1.0) -> Objective:
@@ -76,6 +76,7 @@ def calls() -> Calls:
         **_of_groups(),
         **_of_units(),
         **_of_witnesses(),
+        **_of_landscapes(),
         **_of_results(),
     }
 
@@ -222,6 +223,30 @@ def _of_witnesses() -> Calls:
     }
 
 
+def _of_landscapes() -> Calls:
+    net, file = shared()["objective"], Path(tempfile.mkdtemp()) / "a file"
+    other, few = net.at(net.vector + 0.1), {"steps": 3, "journal": None}
+    return {
+        "landscape.aligned": {"a": net, "b": other},
+        "landscape.convexity": {"steps": 3, "kind": "gaussian", "directions": None},
+        "landscape.interpolate": {"a": net, "b": other, **few},
+        "landscape.line": {**few, "kind": "layer", "directions": None},
+        "landscape.plane": {**few, "kind": "layer", "directions": None},
+        "landscape.spectra": {"probes": 2, "steps": 3, "top": 2},
+        "landscape.trajectory": {
+            "checkpoints": [net.vector + 1, net.vector * 2],
+            **few,
+        },
+        **{f"{kind}.to_npz": {"path": file} for kind in ("Line", "Surface", "Spectra")},
+        **plain(*(f"{kind}.plot" for kind in ("Line", "Surface", "Spectra"))),
+        "Surface.to_vtk": {"path": file},
+        **plain("Surface.centre", "Density.plot"),
+        "Line.__getitem__": {"name": "direction 1"},
+        "Surface.__getitem__": {"name": "as given"},
+        "Spectra.__getitem__": {"name": "as given"},
+    }
+
+
 def _of_results() -> Calls:
     net, table = shared()["objective"], instances()["Table"]
     return {
@@ -272,6 +297,9 @@ def instances() -> dict[str, Any]:
         "Forecast": sl.estimate(net, ["loss"]),
         "Table": sl.measure(net, ["loss"]),
         "Claims": sl.claims(net, "any_labels", figures=False),
+        "Line": sl.landscape.line(net, steps=3),
+        "Surface": sl.landscape.plane(net, steps=3),
+        "Spectra": sl.landscape.spectra(net, probes=2, steps=3, top=2),
         "Density": sl.density(shared()["operator"]),
         "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
         "Units": sl.symmetry.permutations(net)[0],

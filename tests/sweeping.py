@@ -34,8 +34,9 @@ NUMBERS: list[Any] = [NAN, INF, -INF, -1, 0]
 # no names, containers that may be empty.
 SIGNED = {"seed", "threshold", "low", "high", "a", "growth", "index", "enough", "scale"}
 ZERO = SIGNED | {"tol", "rtol", "sketch", "b", "spread", "cost", "leading"}
+ZERO |= {"refine", "orbit", "top", "margin"}
 INFINITE = {"enough"}
-WORDS = {"title", "family", "reference", "cost", "name", "how", "path"}
+WORDS = {"title", "family", "reference", "cost", "name", "how", "path", "journal"}
 MAY_BE_EMPTY = {"invariances", "indices", "buffers", "values", "params", "spans"}
 
 

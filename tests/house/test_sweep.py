@@ -25,9 +25,9 @@ from sweeping import parameters, shown, wrong
 
 # Records of what was found: the library makes them.
 RESULTS = set(
-    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group Result "
-    "SpiritlevelError Status Table coordinates.HessianLaw coordinates.Reparametrization "
-    "coordinates.Reranked "
+    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group Line Result "
+    "Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
+    "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
@@ -54,7 +54,7 @@ SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) 
 NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking"
+    "Ranking Line Surface Spectra"
 ).split()
 
 
@@ -115,7 +115,7 @@ def test_little_is_left_out() -> None:
     # true or false, as everything is
     assert left == {
         *"absolute audit certify figures fold is_sharpness keep_count psd replace".split(),
-        *"represented way".split(),
+        *"represented way align layers".split(),
     }
 
 

@@ -66,7 +66,7 @@ def test_bowls_saddles_and_hills(curves: list[float], ratio: float) -> None:
 def test_spectra_hold_the_eigenvalues() -> None:
     objective = small_net()
     found = sl.landscape.spectra(objective, layers=True, orbit=1, steps=40, top=4)
-    names = ["as given", "0", "2", "4", "rescaled, 100% of the way"]
+    names = ["as given", "0", "2", "4", "rescaled, 100%"]
     assert [one.name for one in found][:5] == names
     truth = eigenvalues(objective)
     whole = found["as given"]
@@ -77,7 +77,7 @@ def test_spectra_hold_the_eigenvalues() -> None:
     assert mean == pytest.approx(float(truth.sum()), rel=0.3)
     for one, value in zip(whole.outliers, truth.flip(0), strict=False):
         assert abs(one.value - float(value)) <= one.error + 1e-9
-    twin = found["rescaled, 100% of the way"]
+    twin = found["rescaled, 100%"]
     assert twin.certificate is not None
     assert twin.certificate.verdict == "exact"
     group = sl.symmetries(objective)

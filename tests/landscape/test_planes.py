@@ -162,7 +162,7 @@ def test_orbit_normalization_of_other_networks(name: str) -> None:
 def test_sheets_along_the_orbit_are_proved() -> None:
     objective = net()
     surface = sl.landscape.plane(objective, steps=5, orbit=2, strength=1.5, seed=4)
-    names = ["as given", "rescaled, 50% of the way", "rescaled, 100% of the way"]
+    names = ["as given", "rescaled, 50%", "rescaled, 100%"]
     assert [sheet.name for sheet in surface] == names
     group = sl.symmetries(objective)
     twin = group.apply(objective, group.random(4, 1.5))

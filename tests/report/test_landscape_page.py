@@ -52,8 +52,8 @@ def data(source: str, name: str) -> Any:
     [
         (
             drawings.orbit(),
-            "The same network, the same predictions: losses over this plane reach 3.01 here and "
-            "30.0 at “sharpened”.",
+            "The same network, the same predictions: losses over this plane reach 3.01 (here) and "
+            "30.0 (sharpened).",
         ),
         (
             drawings.orbit(second=certificate(0.3, "refuted")),
@@ -68,14 +68,14 @@ def data(source: str, name: str) -> Any:
         ),
         (
             drawings.surface(Sheet("as trained", bowl()), Sheet("other", bowl(2))),
-            "Several points: losses over this plane reach 3.01 as trained and 6.01 at “other”.",
+            "Several points: losses over this plane reach 3.01 (as trained) and 6.01 (other).",
         ),
         (
             drawings.surface(
                 Sheet("here", bowl()),
                 Sheet("far", tuple((math.inf,) * 9 for _ in range(9)), None, None, certificate(0)),
             ),
-            "The same network, the same predictions: no value is finite over the plane at “far”.",
+            "The same network, the same predictions: no value is finite over the plane (far).",
         ),
         (
             drawings.surface(),
@@ -112,7 +112,7 @@ def data(source: str, name: str) -> Any:
                 quantity="convexity",
             ),
             "The same network, the same predictions: |λmin / λmax| over this plane reaches 0.310 "
-            "here and 0.610 at “twin”.",
+            "(here) and 0.610 (twin).",
         ),
     ],
 )
@@ -141,8 +141,8 @@ def test_headlines_of_lines(line: Line, words: str) -> None:
     [
         (
             drawings.spectra(),
-            "The same network, the same predictions: the largest eigenvalue is 2.00 here and 600 "
-            "at “sharpened”.",
+            "The same network, the same predictions: the largest eigenvalue is 2.00 (here) and 600 "
+            "(sharpened).",
         ),
         (
             Spectra((drawings.spectrum("here"),), drawings.provenance()),
@@ -150,7 +150,7 @@ def test_headlines_of_lines(line: Line, words: str) -> None:
         ),
         (
             Spectra((drawings.spectrum("a"), drawings.spectrum("b", 3.0)), drawings.provenance()),
-            "The largest eigenvalue is 2.00 at “a” and 6.00 at “b”.",
+            "The largest eigenvalue is 2.00 (a) and 6.00 (b).",
         ),
     ],
 )

@@ -56,6 +56,9 @@ def made() -> dict[str, sl.Result]:
         "claims": sl.claims(small_net(), ["gradient_law", "any_labels"]),
         "symmetries": sl.symmetries(objective).result("net", told),
         "sharpening": twin.result("net", 1e3, told),
+        "line": sl.landscape.line(objective, steps=3),
+        "surface": sl.landscape.plane(objective, steps=3, orbit=1),
+        "spectra": sl.landscape.spectra(objective, probes=2, steps=4, top=2),
     }
 
 

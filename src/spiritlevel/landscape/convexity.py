@@ -10,19 +10,17 @@ from typing import Any
 from spiritlevel.base.doors import number
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.curvature import hessian
 from spiritlevel.landscape.axes import centred
-from spiritlevel.landscape.directions import Biases
+from spiritlevel.landscape.directions import Aim, Biases
+from spiritlevel.landscape.looks import Look, refuse, two
 from spiritlevel.landscape.passes import Passes, passes
-from spiritlevel.landscape.planes import aim_at
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.landscape import Sheet, Surface
 from spiritlevel.results.loop import one_by_one
 from spiritlevel.spectral import eigenvalues
 from spiritlevel.symmetry import Group, verify
-from spiritlevel.symmetry.group import only_groups
 
 
 @set_apart()
@@ -45,40 +43,45 @@ def convexity(
     of each comes from the residuals of both eigenvalues, which are known to `tol` of the larger or
     after `budget` products.
     """
-    only_objectives(objective)
-    only_groups(group)
-    seeded(seed)
+    refuse(objective, group=group, seed=seed)
     number("tol", tol, above=0)
     number("budget", budget, 2, whole=True)
+    look = Look(two(kind, directions), directions, seed, biases, group)
     axis, begin = centred(steps, span), time.perf_counter()
-    kinds = [kind, kind] if isinstance(kind, str) else list(kind)
-    aim = aim_at(objective, kinds, directions, seed, biases, group)
+    aim = look.at(objective)
     these = passes(aim.objective, aim.directions)
     places = {f"{a:g}, {b:g}": (a, b) for b in axis for a in axis}
-    done = one_by_one(
-        list(places),
-        lambda name: _ratio(these, places[name], tol, budget, seed),
-        label="convexity",
-        noun="places",
-    )
+
+    def make(name: str) -> Estimate:
+        return _ratio(these, places[name], tol, budget, seed)
+
+    done = one_by_one(list(places), make, label="convexity", noun="places")
     found = [done.found.get(name) for name in places]
+    return _map(objective, aim, axis, found, begin, {"seed": seed, "interrupted": done.interrupted})
+
+
+def _map(
+    objective: Objective,
+    aim: Aim,
+    axis: list[float],
+    found: list[Estimate | None],
+    begin: float,
+    about: dict[str, Any],
+) -> Surface:
     same = None if aim.objective is objective else verify(objective, aim.objective)
-    sheet = Sheet(
-        "as given",
-        _rows([None if e is None else e.value for e in found], steps),
-        errors=_rows([None if e is None else e.error for e in found], steps),
-        certificate=same,
-    )
+    values = _rows([None if e is None else e.value for e in found], len(axis))
+    errors = _rows([None if e is None else e.error for e in found], len(axis))
     products = sum(e.matvecs for e in found if e is not None)
     unsure = sum(e is not None and e.status is Status.BUDGET for e in found)
     notes = [f"{unsure} of {len(found)} places spent their budget"] if unsure else []
-    about = {"seed": seed, "interrupted": done.interrupted, "products": products}
     return Surface(
         x=tuple(axis),
         y=tuple(axis),
         directions=(aim.told[0], aim.told[1]),
-        sheets=(sheet,),
-        provenance=told(objective, begin, None, notes=[*aim.notes, *notes], **about),
+        sheets=(Sheet("as given", values, errors=errors, certificate=same),),
+        provenance=told(
+            objective, begin, None, notes=[*aim.notes, *notes], products=products, **about
+        ),
         quantity="convexity",
     )
 

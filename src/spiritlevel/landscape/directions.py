@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.base import tensor_doors
-from spiritlevel.base.doors import one_of
+from spiritlevel.base.doors import one_of, shown
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import flatten, gaussian, generator
@@ -93,8 +93,18 @@ def aimed(
 
 def given(objective: Objective, directions: Sequence[Any]) -> Aim:
     """Directions as vectors, named tensors, or networks: then they lead there."""
-    found = [_given(objective, one) for one in directions]
+    found = [_given(objective, one) for one in listed(directions)]
     return Aim(objective, tuple(found), tuple(described("given", d) for d in found))
+
+
+def listed(directions: Any) -> list[Any]:
+    """Refuse what is no list of directions, or an empty one."""
+    several = isinstance(directions, Sequence) and not isinstance(directions, str)
+    if not several or not len(directions):
+        raise SpiritlevelError(
+            f"directions={shown(directions)}: give a list of vectors, named tensors or Objectives"
+        )
+    return list(directions)
 
 
 def described(kind: str, direction: Tensor, number: int = 1) -> Direction:

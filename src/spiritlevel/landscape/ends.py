@@ -14,8 +14,10 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.objective.checkpoints import load_weights
 
+Other = Objective | Mapping[str, Tensor] | Tensor | str | os.PathLike[str]
 
-def end_of(objective: Objective, other: Any, name: str) -> Objective:
+
+def end_of(objective: Objective, other: Other, name: str) -> Objective:
     """Another network as an objective on the same data.
 
     It is an Objective, a state_dict (its running statistics come along), a flat vector, or the
@@ -37,6 +39,8 @@ def end_of(objective: Objective, other: Any, name: str) -> Objective:
         known = objective.buffers
         return objective.at(point, buffers=_floating({n: held[n] for n in known if n in held}))
     if isinstance(other, (str, os.PathLike)):
+        if not Path(other).is_file():
+            raise SpiritlevelError(f"{name}={str(other)!r}: there is no such file of weights")
         return _loaded(objective, Path(other))
     tensor_doors.tensor(name, other, objective.size)
     return objective.at(other)

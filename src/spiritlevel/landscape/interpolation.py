@@ -10,26 +10,27 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import number
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.landscape.alignment import Alignment, aligned
-from spiritlevel.landscape.ends import end_of
+from spiritlevel.landscape.ends import Other, end_of
 from spiritlevel.landscape.journal import Journal, opened
 from spiritlevel.landscape.lines import along, columns
+from spiritlevel.landscape.looks import refuse
 from spiritlevel.landscape.numbers import barrier
 from spiritlevel.landscape.passes import passes
 from spiritlevel.landscape.points import Way
-from spiritlevel.landscape.statistics import Statistics, checked
+from spiritlevel.landscape.statistics import Statistics
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.landscape import Curve, Direction, Line
 from spiritlevel.symmetry import Group
-from spiritlevel.symmetry.group import only_groups
+
+Pair = tuple[str, Objective, Objective, Certificate | None]
 
 
 def interpolate(
     a: Objective,
-    b: Any,
+    b: Other,
     *,
     align: bool = False,
     steps: int = 25,
@@ -47,16 +48,11 @@ def interpolate(
     they are most alike (Ainsworth et al., 2023); both are proved to predict what they did. Running
     statistics are interpolated, or recomputed at every place.
     """
-    only_objectives(a)
-    only_groups(group)
+    asked: dict[str, Any] = {"statistics": statistics, "refine": refine, "journal": journal}
+    refuse(a, group=group, seed=seed, **asked)
     number("steps", steps, 3, whole=True)
-    number("refine", refine, 0, whole=True)
-    seeded(seed)
-    checked(a, statistics)
     begin, other = time.perf_counter(), end_of(a, b, "b")
-    pairs: list[tuple[str, Objective, Objective, Certificate | None]] = [
-        ("as given", a, other, None)
-    ]
+    pairs: list[Pair] = [("as given", a, other, None)]
     notes = []
     if align:
         found = aligned(a, other, group=group, seed=seed)
@@ -64,14 +60,22 @@ def interpolate(
         notes.append(_said(found))
     question = {"interpolation": [align, steps, refine, statistics, seed]}
     book = opened(journal, a, [other.vector, *_buffers(a, other).values()], question)
-    curves, way, interrupted = [], None, ""
-    for name, first, second, certificate in pairs:
-        curve, way, interrupted = _joined(first, second, steps, refine, statistics, book, way)
-        curves.append(Curve(name, *curve, certificate=certificate))
-        if interrupted:
-            break
+    curves, way, interrupted = _curves(pairs, steps, refine, statistics, book)
     about = {"seed": seed, "statistics": statistics, "interrupted": interrupted}
     return Line(tuple(curves), told(a, begin, way, notes=notes, **about))
+
+
+def _curves(
+    pairs: list[Pair], steps: int, refine: int, statistics: Statistics, book: Journal | None
+) -> tuple[list[Curve], Way | None, str]:
+    """One curve for every pair, as far as it comes."""
+    curves, way, interrupted = [], None, ""
+    for name, first, second, certificate in pairs:
+        found, way, interrupted = _joined(first, second, steps, refine, statistics, book, way)
+        curves.append(Curve(name, *found, certificate=certificate))
+        if interrupted:
+            break
+    return curves, way, interrupted
 
 
 def _joined(

@@ -30,7 +30,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str) -> None:
-        self.path = file(path)
+        self.path = _named(path)
         head = {"spiritlevel": __version__, "torch": str(torch.__version__), "key": key}
         self._ahead = _read(self.path, head)
         with self.path.open("r+b" if self.path.exists() else "wb") as out:
@@ -54,6 +54,19 @@ class Journal:
     def _append(self, record: Record) -> None:
         with self.path.open("ab") as out:
             out.write(json.dumps(record).encode() + b"\n")
+
+
+def refuse_file(path: Any) -> None:
+    """Refuse a journal that cannot be written, before any work is done."""
+    if path is not None:
+        _named(path)
+
+
+def _named(path: Any) -> Path:
+    try:
+        return file(path)
+    except SpiritlevelError as error:
+        raise SpiritlevelError(str(error).replace("path", "journal", 1)) from None
 
 
 def opened(

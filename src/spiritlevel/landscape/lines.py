@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from spiritlevel.base.doors import number
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.landscape.axes import bent, centred, halved
-from spiritlevel.landscape.directions import Biases, aimed, given
+from spiritlevel.landscape.directions import Biases
 from spiritlevel.landscape.journal import Journal, opened
+from spiritlevel.landscape.looks import Look, refuse
 from spiritlevel.landscape.numbers import flat_radius
 from spiritlevel.landscape.passes import Passes, Score, passes
 from spiritlevel.landscape.points import Way, evaluate
-from spiritlevel.landscape.statistics import Statistics, checked
+from spiritlevel.landscape.statistics import Statistics
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.landscape import Curve, Line
 from spiritlevel.symmetry import Group
-from spiritlevel.symmetry.group import only_groups
 
 Known = dict[float, Score | None]
 
@@ -47,18 +47,25 @@ def line(
     which the curve bends most are halved. With `journal`, a file, a killed run goes on where it
     was. What the kinds are: `spiritlevel.landscape.plane`.
     """
-    only_objectives(objective)
-    only_groups(group)
+    asked: dict[str, Any] = {"statistics": statistics, "refine": refine, "journal": journal}
+    refuse(objective, group=group, seed=seed, **asked)
     number("count", count, 1, whole=True)
-    number("refine", refine, 0, whole=True)
     number("rise", rise, above=0)
-    seeded(seed)
-    checked(objective, statistics)
-    axis, begin = centred(steps, span), time.perf_counter()
-    if directions is None:
-        aim = aimed(objective, [kind] * count, seed=seed, biases=biases, group=group)
-    else:
-        aim = given(objective, directions)
+    look = Look([kind] * count, directions, seed, biases, group)
+    return _lines(objective, look, centred(steps, span), rise, **asked)
+
+
+def _lines(
+    objective: Objective,
+    look: Look,
+    axis: list[float],
+    rise: float,
+    *,
+    statistics: Statistics,
+    refine: int,
+    journal: Any,
+) -> Line:
+    begin, aim = time.perf_counter(), look.at(objective)
     question = {"line": [axis, refine, statistics]}
     book = opened(journal, aim.objective, aim.directions, question)
     curves, way, interrupted = [], None, ""
@@ -67,11 +74,11 @@ def line(
         places, known, way, interrupted = along(these, axis, refine, book, way)
         losses, accuracies = columns(places, known)
         radius = flat_radius(places, losses, rise, described.norm)
-        name = f"direction {index + 1}"
-        curves.append(Curve(name, tuple(places), losses, accuracies, described, radius=radius))
+        found = Curve(f"direction {index + 1}", tuple(places), losses, accuracies, described)
+        curves.append(replace(found, radius=radius, rise=rise))
         if interrupted:
             break
-    about = {"seed": seed, "statistics": statistics, "interrupted": interrupted}
+    about = {"seed": look.seed, "statistics": statistics, "interrupted": interrupted}
     return Line(tuple(curves), told(aim.objective, begin, way, notes=aim.notes, **about))
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spiritlevel.base.doors import number
-from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.landscape.axes import bent, centred, halved
-from spiritlevel.landscape.directions import Aim, Biases, aimed, given
+from spiritlevel.landscape.directions import Biases
 from spiritlevel.landscape.journal import Journal, opened
+from spiritlevel.landscape.looks import Look, refuse, two
 from spiritlevel.landscape.passes import Passes, Score, passes
 from spiritlevel.landscape.points import Way, evaluate
-from spiritlevel.landscape.statistics import Statistics, checked
+from spiritlevel.landscape.statistics import Statistics
 from spiritlevel.landscape.stops import refuse_stops, stops
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.landscape import Sheet, Surface
 from spiritlevel.symmetry import Group, verify
-from spiritlevel.symmetry.group import only_groups
 
 Known = dict[tuple[float, float], Score | None]
 Axes = tuple[list[float], list[float]]
@@ -56,29 +53,41 @@ def plane(
     - `statistics`: "recomputed" gives BatchNorm the running statistics of every place.
     - `journal`: a file in which values are kept, so that a killed run goes on where it was.
     """
-    only_objectives(objective)
-    only_groups(group)
-    _refuse(refine, orbit, strength, seed)
-    checked(objective, statistics)
-    axis, begin = centred(steps, span), time.perf_counter()
-    kinds = [kind, kind] if isinstance(kind, str) else list(kind)
-    aim = aim_at(objective, kinds, directions, seed, biases, group)
-    question = {"plane": [axis, refine, statistics, orbit, strength, kinds, biases, seed]}
-    book = opened(journal, objective, aim.directions, question)
-    first, sheets, axes, way, interrupted = aim, [], (axis, axis), None, ""
-    for name, twin in stops(objective, group, orbit, strength, seed):
-        if twin is not objective:
-            aim = aim_at(twin, kinds, directions, seed, biases, group)
-        rounds = refine if not sheets else 0  # all sheets have the axes of the first
-        found = over(
-            passes(aim.objective, aim.directions, statistics=statistics), axes, rounds, book, way
-        )
+    asked: dict[str, Any] = {"statistics": statistics, "refine": refine, "journal": journal}
+    refuse(objective, group=group, seed=seed, **asked)
+    refuse_stops(orbit, strength)
+    look = Look(two(kind, directions), directions, seed, biases, group)
+    points = stops(objective, group, orbit, strength, seed)
+    along = [orbit, strength]
+    return _surface(objective, look, centred(steps, span), points, along, **asked)
+
+
+def _surface(
+    objective: Objective,
+    look: Look,
+    axis: list[float],
+    points: Iterator[tuple[str, Objective]],
+    along: list[float],
+    *,
+    statistics: Statistics,
+    refine: int,
+    journal: Any,
+) -> Surface:
+    """The same look at all points, on the axes that suit the first."""
+    begin, first = time.perf_counter(), look.at(objective)
+    question = [axis, refine, statistics, along, look.kinds, look.biases, look.seed]
+    book = opened(journal, objective, first.directions, {"plane": question})
+    sheets, axes, way, interrupted = [], (axis, axis), None, ""
+    for name, twin in points:
+        aim = first if twin is objective else look.at(twin)
+        these = passes(aim.objective, aim.directions, statistics=statistics)
+        found = over(these, axes, 0 if sheets else refine, book, way)
         axes, way, interrupted = found.axes, found.way, found.interrupted
         same = None if aim.objective is objective else verify(objective, aim.objective)
         sheets.append(replace(found.sheet(name), certificate=same))
         if interrupted:
             break
-    about = {"seed": seed, "statistics": statistics, "interrupted": interrupted}
+    about = {"seed": look.seed, "statistics": statistics, "interrupted": interrupted}
     return Surface(
         x=tuple(axes[0]),
         y=tuple(axes[1]),
@@ -86,30 +95,6 @@ def plane(
         sheets=tuple(sheets),
         provenance=told(objective, begin, way, notes=first.notes, **about),
     )
-
-
-def _refuse(refine: int, orbit: int, strength: float, seed: int) -> None:
-    number("refine", refine, 0, whole=True)
-    refuse_stops(orbit, strength)
-    seeded(seed)
-
-
-def aim_at(
-    objective: Objective,
-    kinds: list[str],
-    directions: Sequence[Any] | None,
-    seed: int,
-    biases: Biases,
-    group: Group | None,
-) -> Aim:
-    """Two directions of these kinds, or the given ones."""
-    count = len(kinds if directions is None else list(directions))
-    if count != 2:
-        name = "kind" if directions is None else "directions"
-        raise SpiritlevelError(f"a plane has two directions, and {name} names {count}")
-    if directions is None:
-        return aimed(objective, kinds, seed=seed, biases=biases, group=group)
-    return given(objective, list(directions))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,17 +11,17 @@ from spiritlevel.base.doors import number
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, restricted
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.curvature import hessian
+from spiritlevel.landscape.looks import refuse
 from spiritlevel.landscape.stops import refuse_stops, stops
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.loop import one_by_one
 from spiritlevel.results.spectra import Spectra, Spectrum
 from spiritlevel.spectral import density, eigenvalues
+from spiritlevel.spectral.density import spectrum_of
 from spiritlevel.symmetry import Group, verify
-from spiritlevel.symmetry.group import only_groups
 
 APART = 1.5  # the least factor between two neighbours that sets those above apart
 
@@ -45,22 +46,13 @@ def spectra(
     first `top` eigenvalues that lie above the largest factor between two neighbours, if that is at
     least 1.5.
     """
-    only_objectives(objective)
-    only_groups(group)
+    refuse(objective, group=group, seed=seed)
     refuse_stops(orbit, strength)
-    seeded(seed)
+    number("probes", probes, 2, whole=True)
+    number("steps", steps, 1, whole=True)
     number("top", top, 0, whole=True)
-    begin = time.perf_counter()
-    wanted: dict[str, tuple[Operator, Certificate | None]] = {}
-    for name, twin in stops(objective, group, orbit, strength, seed):
-        same = None if twin is objective else verify(objective, twin)
-        operator = hessian(twin, compile=False)
-        wanted[name] = operator, same
-        if layers:
-            blocks = _blocks(objective)
-            prefix = "" if twin is objective else f"{name}: "
-            wanted |= {f"{prefix}{n}": (restricted(operator, b), same) for n, b in blocks.items()}
-    products = 0.0
+    begin, products = time.perf_counter(), 0.0
+    wanted = _operators(objective, stops(objective, group, orbit, strength, seed), layers)
 
     def make(name: str) -> Spectrum:
         nonlocal products
@@ -71,6 +63,21 @@ def spectra(
     done = one_by_one(list(wanted), make, label="spectra", noun="spectra")
     about = {"seed": seed, "interrupted": done.interrupted, "products": products}
     return Spectra(tuple(done.found.values()), told(objective, begin, None, **about))
+
+
+def _operators(
+    objective: Objective, points: Iterator[tuple[str, Objective]], layers: bool
+) -> dict[str, tuple[Operator, Certificate | None]]:
+    """The Hessians at all points by name, and their blocks, each with its proof."""
+    wanted: dict[str, tuple[Operator, Certificate | None]] = {}
+    for name, twin in points:
+        same = None if twin is objective else verify(objective, twin)
+        operator = hessian(twin, compile=False)
+        wanted[name] = operator, same
+        prefix = "" if twin is objective else f"{name}: "
+        for layer, block in (_blocks(objective) if layers else {}).items():
+            wanted[f"{prefix}{layer}"] = restricted(operator, block), same
+    return wanted
 
 
 def _blocks(objective: Objective) -> dict[str, list[str]]:
@@ -95,7 +102,7 @@ def _spectrum(
     leading = (
         eigenvalues(operator, k=count, tol=0.01, relative_to="norm", seed=seed) if count else ()
     )
-    spectrum = replace(found.spectrum(name, apart(leading)), certificate=certificate)
+    spectrum = replace(spectrum_of(found, name, apart(leading)), certificate=certificate)
     return spectrum, found.matvecs + (leading[0].matvecs if leading else 0.0)
 
 

@@ -30,4 +30,4 @@ def stops(
         )
     element = group.random(seed, strength)
     for i in range(1, count + 1):
-        yield f"rescaled, {i / count:.0%} of the way", group.apply(objective, element * (i / count))
+        yield f"rescaled, {i / count:.0%}", group.apply(objective, element * (i / count))

@@ -14,13 +14,14 @@ from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.landscape.axes import covering
-from spiritlevel.landscape.ends import end_of
+from spiritlevel.landscape.ends import Other, end_of
 from spiritlevel.landscape.journal import opened
+from spiritlevel.landscape.looks import refuse
 from spiritlevel.landscape.passes import passes
 from spiritlevel.landscape.planes import over
-from spiritlevel.landscape.statistics import Statistics, checked
+from spiritlevel.landscape.statistics import Statistics
 from spiritlevel.landscape.telling import told
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.results.landscape import Direction, Step, Surface
 
 NAME = "principal direction {} of the path, of length 1"
@@ -29,7 +30,7 @@ NAME = "principal direction {} of the path, of length 1"
 @set_apart()
 def trajectory(
     objective: Objective,
-    checkpoints: Sequence[Any],
+    checkpoints: Sequence[Other],
     *,
     steps: int = 25,
     margin: float = 0.25,
@@ -43,38 +44,36 @@ def trajectory(
     direction; every step says how far it is from the plane and its own loss, with its own running
     statistics. `margin` is left around the path, as a share of its extent.
     """
-    only_objectives(objective)
+    refuse(objective, statistics=statistics, journal=journal)
     number("steps", steps, 3, whole=True)
     number("margin", margin, 0)
-    checked(objective, statistics)
     begin = time.perf_counter()
     ends = _ends(objective, checkpoints)
     directions, places, off, explained = principal(objective.vector, [e.vector for e in ends])
-    axes = [_axis(places[:, k], steps, margin) for k in range(2)]
-    question = {"trajectory": [*axes, statistics]}
-    book = opened(journal, objective, directions, question)
-    these = passes(objective, directions, statistics=statistics)
-    found = over(these, (axes[0], axes[1]), 0, book)
-    path = [
-        Step(f"checkpoint {i + 1}", float(x), float(y), float(away), end.value())
-        for i, ((x, y), away, end) in enumerate(zip(places, off, ends, strict=True))
-    ]
+    axes = _axis(places[:, 0], steps, margin), _axis(places[:, 1], steps, margin)
+    book = opened(journal, objective, directions, {"trajectory": [*axes, statistics]})
+    found = over(passes(objective, directions, statistics=statistics), axes, 0, book)
+    about = {"seed": 0, "statistics": statistics, "interrupted": found.interrupted}
     return Surface(
         x=tuple(axes[0]),
         y=tuple(axes[1]),
         directions=(Direction(NAME.format(1), "path", 1.0), Direction(NAME.format(2), "path", 1.0)),
         sheets=(found.sheet("as given"),),
-        provenance=told(
-            objective,
-            begin,
-            found.way,
-            seed=0,
-            statistics=statistics,
-            interrupted=found.interrupted,
-        ),
-        path=(*path, Step("the end", 0.0, 0.0, 0.0, objective.value())),
+        provenance=told(objective, begin, found.way, **about),
+        path=_path(objective, ends, places, off),
         explained=explained,
     )
+
+
+def _path(
+    objective: Objective, ends: list[Objective], places: Tensor, off: Tensor
+) -> tuple[Step, ...]:
+    """Every checkpoint in the plane, and the end at its centre."""
+    steps = [
+        Step(f"checkpoint {i + 1}", float(x), float(y), float(away), end.value())
+        for i, ((x, y), away, end) in enumerate(zip(places, off, ends, strict=True))
+    ]
+    return (*steps, Step("the end", 0.0, 0.0, 0.0, objective.value()))
 
 
 def _ends(objective: Objective, checkpoints: Any) -> list[Objective]:

@@ -37,6 +37,7 @@ def line_words(line: Line) -> Words:
         "rows": [_curve_row(curve) for curve in line.curves],
         "barriers": any(curve.barrier is not None for curve in line.curves),
         "radii": any(curve.radius is not None for curve in line.curves),
+        "rises": ", ".join(dict.fromkeys(f"{c.rise:g}" for c in line.curves if c.rise is not None)),
         "drawn": known is not None,
         "accurate": any(curve.accuracies is not None for curve in line.curves),
         "broken": any(v is not None and not math.isfinite(v) for v in losses),

@@ -84,7 +84,7 @@ def _alone(surface: Surface, sheet: Sheet) -> str:
     least, largest = _ends(sheet)
     assert least is not None
     assert largest is not None
-    centre = surface.centre(sheet)
+    centre = surface.centre(sheet.name)
     if surface.quantity == "convexity":
         ratio = f"The least eigenvalue is at most {said(largest)} of the largest in size"
         middle = "" if centre is None else f", and {said(centre)} at the centre"
@@ -138,7 +138,7 @@ def _surface_keys(surface: Surface) -> list[Words]:
         [known[0], max(known[1:], key=lambda pair: far(pair[1], known[0][1]))] if known[1:] else []
     )
     for sheet, largest in shown:
-        centre = surface.centre(sheet)
+        centre = surface.centre(sheet.name)
         note = "" if centre is None else f"{said(centre)} at the centre"
         kind = "plain" if sheet is surface.sheets[0] else "moves"
         keys.append(
@@ -155,7 +155,7 @@ def _sheet_row(surface: Surface, sheet: Sheet) -> Words:
     return {
         "name": sheet.name,
         "least": said(least),
-        "centre": said(surface.centre(sheet)),
+        "centre": said(surface.centre(sheet.name)),
         "largest": said(largest),
         "finite": f"{finite:,} of {len(values):,}",
         "change": change_words(sheet.certificate),

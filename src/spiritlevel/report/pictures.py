@@ -26,7 +26,7 @@ def far(value: float, home: float) -> float:
 
 def at(name: str) -> str:
     """Where a value was found."""
-    return name if name in ("here", "as trained") else f"at “{name}”"
+    return f"({name})"
 
 
 def refuted(certificates: Iterable[Certificate | None]) -> str | None:

@@ -50,8 +50,9 @@ class Curve:
     accuracies: Values | None
     direction: Direction
     barrier: Estimate | None = None
-    radius: Estimate | None = None
+    radius: Estimate | None = None  # at which the loss has risen by `rise`
     certificate: Certificate | None = None  # that the moved end predicts what the given one did
+    rise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ class Line(Picture, Result, kind="line", schema=1):
             )
             for curve in self.curves
         )
-        return Grid(columns, rows, (), self.below())
+        rises = dict.fromkeys(c.rise for c in self.curves if c.rise is not None)
+        said = [f"flat radius: the distance at which the loss has risen by {r:g}" for r in rises]
+        return Grid(columns, rows, (), (*cells(*said), *self.below()))
 
     def records(self) -> list[dict[str, Any]]:
         return [
@@ -236,17 +239,18 @@ class Surface(Picture, Result, kind="surface", schema=1):
             sheet.name,
             f"{len(self.x)} x {len(self.y)}",
             _number(least),
-            _number(self.centre(sheet)),
+            _number(self.centre(sheet.name)),
             _number(largest),
             f"{finite:,} of {len(done):,}",
             kept(sheet.certificate),
         )
 
-    def centre(self, sheet: Sheet | None = None) -> float | None:
-        """The value at (0, 0), if that place is on the axes."""
+    def centre(self, name: str | None = None) -> float | None:
+        """The value at (0, 0) of a sheet, the first if None, if that place is on the axes."""
         if 0.0 not in self.x or 0.0 not in self.y:
             return None
-        return (sheet or self.sheets[0]).values[self.y.index(0.0)][self.x.index(0.0)]
+        sheet = self.sheets[0] if name is None else self[name]
+        return sheet.values[self.y.index(0.0)][self.x.index(0.0)]
 
     def records(self) -> list[dict[str, Any]]:
         return [
@@ -283,7 +287,7 @@ def kept(certificate: Certificate | None) -> str:
     """How far the predictions of a moved point are from those of the given one."""
     if certificate is None:
         return ""
-    return f"{certificate.verdict}: {certificate.relative:.0e} off"
+    return f"{certificate.relative:.0e} off, {certificate.verdict}"
 
 
 def _number(value: float | None) -> str:

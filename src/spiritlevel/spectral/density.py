@@ -86,23 +86,11 @@ class Density:
             remedy="" if self.status is Status.CONVERGED else "run again without interruption",
         )
 
-    def spectrum(self, name: str, outliers: tuple[Estimate, ...] = ()) -> Spectrum:
-        """The curve with its band as plain data; `outliers` are eigenvalues to be marked."""
-        return Spectrum(
-            name,
-            tuple(self.grid.tolist()),
-            tuple(self.value.tolist()),
-            tuple(self.stderr.tolist()),
-            outliers,
-            self.size,
-            self.sigma,
-        )
-
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """A matplotlib figure with its band, also written to `path` (.svg, .pdf, .png)."""
         from spiritlevel.results.pictures import drawn
 
-        return drawn(Spectra((self.spectrum("density"),), {}), path)  # type: ignore[arg-type]
+        return drawn(Spectra((spectrum_of(self, "density"),), {}), path)  # type: ignore[arg-type]
 
     def _unplaced(self, edge: float) -> float:
         """How many eigenvalues may lie to either side of it."""
@@ -110,6 +98,19 @@ class Density:
         nearest = self.weights.gather(1, away.argmin(1, keepdim=True)).mean()
         blurred = (self.weights * (away <= self.resolution)).sum(1).mean()
         return 0.5 * self.size * max(float(nearest), float(blurred))
+
+
+def spectrum_of(found: Density, name: str, outliers: tuple[Estimate, ...] = ()) -> Spectrum:
+    """The curve with its band as plain data; `outliers` are eigenvalues to be marked."""
+    return Spectrum(
+        name,
+        tuple(found.grid.tolist()),
+        tuple(found.value.tolist()),
+        tuple(found.stderr.tolist()),
+        outliers,
+        found.size,
+        found.sigma,
+    )
 
 
 def density(
