@@ -156,7 +156,7 @@ def _of_coordinates() -> Calls:
 def _of_orbits() -> Calls:
     net = shared()["objective"]
     return {
-        **plain("orbit.balanced"),
+        **plain("orbit.balanced", "orbit.representative"),
         "orbit.minimum": {"norm": "trace", "operator": "ggn"},
         "orbit.operator_of": {"problem": problem_of(net, None, None, matrix_of(net, "ggn"))},
         "orbit.search": {"evaluations": 2},

@@ -29,6 +29,7 @@ RESULTS = set(
     "Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
     "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
+    "orbit.Representative "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()

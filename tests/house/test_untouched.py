@@ -189,6 +189,17 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
         ["expected_sharpness", "keskar", "keskar_subspace", "relative_flatness"],
         **ROUGH,
     ),
+    "plane": lambda m: sl.landscape.plane(part(m), "orbit", steps=3, orbit=1),
+    "line": lambda m: sl.landscape.line(part(m), "hessian", steps=3, refine=1),
+    "interpolate": lambda m: sl.landscape.interpolate(
+        objective(m), _doubled(objective(m)), align=True, steps=3
+    ),
+    "trajectory": lambda m: sl.landscape.trajectory(
+        part(m), [randn(part(m).size), randn(part(m).size, seed=2)], steps=3
+    ),
+    "spectra": lambda m: sl.landscape.spectra(part(m), probes=2, steps=3, top=2),
+    "convexity": lambda m: sl.landscape.convexity(part(m), steps=3),
+    "representative": lambda m: sl.orbit.representative(objective(m)),
     "supremum": lambda m: sl.orbit.supremum(part(m), target=1e3),
     "search": lambda m: sl.orbit.search(objective(m), None, lambda o: o.vector.norm()),
     "least Frobenius norm": lambda m: sl.orbit.minimum(part(m), norm="frobenius"),

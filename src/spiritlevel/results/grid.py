@@ -36,6 +36,14 @@ class Grid:
             raise SpiritlevelError("a row of a grid has a cell for every column, or is one remark")
 
 
+def filled(
+    columns: tuple[Column, ...], rows: tuple[tuple[Cell, ...], ...]
+) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    """Without the columns that say nothing in any row."""
+    kept = [i for i in range(len(columns)) if any(row[i].text for row in rows)]
+    return tuple(columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
+
+
 def cells(*texts: str, style: str = "") -> tuple[Cell, ...]:
     return tuple(Cell(text, style) for text in texts)
 

@@ -12,7 +12,7 @@ from spiritlevel.base.doors import file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, format_error, format_value
 from spiritlevel.results.certificate import Certificate
-from spiritlevel.results.grid import Cell, Column, Grid, cells
+from spiritlevel.results.grid import Cell, Column, Grid, cells, filled
 from spiritlevel.results.places import array, ends, vtk, write_npz
 from spiritlevel.results.provenance import OfNetwork, interruption, remarks, versions_line
 from spiritlevel.results.result import Result, by_name
@@ -149,7 +149,7 @@ class Line(Picture, Result, kind="line", schema=1):
         )
         rises = dict.fromkeys(c.rise for c in self.curves if c.rise is not None)
         said = [f"flat radius: the distance at which the loss has risen by {r:g}" for r in rises]
-        return Grid(columns, rows, (), (*cells(*said), *self.below()))
+        return Grid(*filled(columns, rows), (), (*cells(*said), *self.below()))
 
     def records(self) -> list[dict[str, Any]]:
         return [
@@ -228,7 +228,7 @@ class Surface(Picture, Result, kind="surface", schema=1):
         if self.explained is not None:
             first, second = self.explained
             axes.append(f"the path: {first:.1%} and {second:.1%} of its variance lie in the plane")
-        return Grid(columns, rows, (), (*cells(*axes), *self.below()))
+        return Grid(*filled(columns, rows), (), (*cells(*axes), *self.below()))
 
     def _row(self, sheet: Sheet) -> tuple[Cell, ...]:
         flat = tuple(value for row in sheet.values for value in row)

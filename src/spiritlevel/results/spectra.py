@@ -9,7 +9,7 @@ from typing import Any
 
 from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.results.certificate import Certificate
-from spiritlevel.results.grid import Column, Grid, cells
+from spiritlevel.results.grid import Column, Grid, cells, filled
 from spiritlevel.results.landscape import OfLandscape, Picture, kept
 from spiritlevel.results.places import write_npz
 from spiritlevel.results.result import Result, by_name
@@ -64,7 +64,7 @@ class Spectra(Picture, Result, kind="spectra", schema=1):
             )
             for one in self.spectra
         )
-        return Grid(columns, rows, (), self.below())
+        return Grid(*filled(columns, rows), (), self.below())
 
     def records(self) -> list[dict[str, Any]]:
         return [
