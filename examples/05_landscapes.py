@@ -1,9 +1,8 @@
 """Pictures of the loss: a plane, twins of one network, two networks, the path of training.
 
-python examples/05_landscapes.py [folder for the pictures]
+python examples/05_landscapes.py
 """
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 
 import spiritlevel as sl
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else mkdtemp())
+folder = Path(mkdtemp())
 objective = sl.default_objective(dtype=torch.float64)  # put your own Objective here
 
 # The famous picture, and the same network after rescalings that change no prediction: whole layers
@@ -31,12 +30,13 @@ for kind in ("filter", "orbit"):
     }
     sheets = tuple(replace(plane.sheets[0], name=name) for name, plane in planes.items())
     print(f"{kind}: largest losses of {group.dim} rescalings' twins")
-    print(*(f"  {sheet.name}: {max(map(max, sheet.values)):.6g}" for sheet in sheets), sep="\n")
+    for sheet in sheets:
+        print(f"  {sheet.name}: {max(value or 0 for row in sheet.values for value in row):.6g}")
     replace(planes["the network"], sheets=sheets).plot(folder / f"landscape-{kind}.svg")
 
 # One page with a slider along the orbit: the landscape moves, the predictions do not.
 surface = sl.landscape.plane(objective, orbit=4)
-print(sl.write_report(surface, folder / "landscape.html"))
+sl.write_report(surface, folder / "landscape.html")
 
 # Two networks of other seeds. What tells nothing apart is divided out in the second line.
 line = sl.landscape.interpolate(
@@ -60,3 +60,4 @@ for step in range(200):
 path = sl.landscape.trajectory(sl.Objective(net, (x, y), F.cross_entropy), checkpoints, steps=15)
 print(path)
 path.plot(folder / "path.svg")
+print(f"\nthe pictures are in {folder}")

@@ -33,6 +33,11 @@ ALL = {
 }
 
 
+def numbers(data: Any) -> list[float]:
+    """What an artist holds."""
+    return np.asarray(data, dtype=float).tolist()
+
+
 def filled(axes: Axes) -> QuadContourSet:
     """The colours: the first of the two sets of contours."""
     return next(c for c in axes.collections if isinstance(c, QuadContourSet))
@@ -134,7 +139,7 @@ def test_the_colours_are_those_of_the_values() -> None:
         factor = sheet.values[4][8] - 0.01  # type: ignore[operator]
         lines = [c for c in axes.collections if isinstance(c, QuadContourSet)][1]
         for level, path in zip(lines.levels, lines.get_paths(), strict=True):
-            at = path.vertices
+            at = np.asarray(path.vertices)
             heights = 0.01 + factor * (at[:, 0] ** 2 + 2 * at[:, 1] ** 2)
             assert heights == pytest.approx(level, abs=0.1 * factor)  # straight between places
 
@@ -165,8 +170,8 @@ def test_a_path_has_its_steps_on_the_first_map_only() -> None:
     surface = drawings.orbit()
     first, *others = maps(surface)
     path = drawn_line(first, "path")
-    assert list(path.get_xdata()) == [step.x for step in surface.path]
-    assert list(path.get_ydata()) == [step.y for step in surface.path]
+    assert numbers(path.get_xdata()) == [step.x for step in surface.path]
+    assert numbers(path.get_ydata()) == [step.y for step in surface.path]
     assert drawn_line(first, "first").get_xdata()[0] == -0.75  # type: ignore[index]
     assert drawn_line(first, "last").get_xdata()[0] == 0.0  # type: ignore[index]
     assert all(artist.get_label() != "path" for axes in others for artist in axes.lines)
@@ -211,9 +216,9 @@ def test_curves_have_their_losses_with_gaps_and_their_barriers() -> None:
     assert left.get_yscale() == "linear"
     for curve in line.curves:
         shown = drawn_line(left, curve.name)
-        assert list(shown.get_xdata()) == list(curve.axis)
-        assert list(shown.get_ydata()) == list(curve.losses)
-    dashed = [list(artist.get_ydata()) for artist in right.lines]
+        assert numbers(shown.get_xdata()) == list(curve.axis)
+        assert numbers(shown.get_ydata()) == list(curve.losses)
+    dashed = [numbers(artist.get_ydata()) for artist in right.lines]
     assert dashed == [list(curve.accuracies or ()) for curve in line.curves]
     rises = [artist.get_ydata() for artist in left.lines if artist.get_label() == "_barrier"]
     assert [np.ptp(np.asarray(rise)) for rise in rises] == pytest.approx([1.0, 0.1])
@@ -232,9 +237,9 @@ def test_densities_have_their_band_and_their_outliers() -> None:
     figure = drawn(spectra)
     for axes, one in zip(figure.axes, spectra.spectra, strict=True):
         curve = next(a for a in axes.lines if len(a.get_xdata()) == len(one.grid))  # type: ignore[arg-type]
-        assert list(curve.get_xdata()) == list(one.grid)
-        assert list(curve.get_ydata()) == list(one.density)
-        assert list(drawn_line(axes, "outliers").get_xdata()) == [one.outliers[0].value]
+        assert numbers(curve.get_xdata()) == list(one.grid)
+        assert numbers(curve.get_ydata()) == list(one.density)
+        assert numbers(drawn_line(axes, "outliers").get_xdata()) == [one.outliers[0].value]
         (low, _), (_, top) = axes.collections[0].get_datalim(axes.transData).get_points()
         assert top == pytest.approx(1.2 * max(one.density))
         assert low == one.grid[0]
