@@ -1,0 +1,51 @@
+"""What once was wrong: values, numbers and files, each against an oracle of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spiritlevel as sl
+from cases import labels, randn
+from spiritlevel.landscape import aligned, interpolate
+
+DATA = (randn(30, 4), labels(30))
+
+
+def rectified(seed: int = 0, dtype: torch.dtype = torch.float64, **options: Any) -> sl.Objective:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(dtype)
+    return sl.Objective(net, DATA, F.cross_entropy, **options)
+
+
+def normed(seed: int = 0) -> nn.Sequential:
+    """With running statistics of data."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).double()
+    net.train()(randn(50, 4, seed=9))
+    return net.eval()
+
+
+def with_norm(seed: int = 0, **options: Any) -> sl.Objective:
+    return sl.Objective(normed(seed), DATA, F.cross_entropy, **options)
+
+
+# Other networks ----------------------------------------------------------------------------------
+
+
+def test_statistics_move_along_the_aligned_line_only() -> None:
+    """As given both ends have the same ones: the way of the first line does not suit the second."""
+    a = with_norm(0)
+    b = a.at(with_norm(1).vector)
+    line, found = interpolate(a, b, align=True, steps=5), aligned(a, b)
+    one, other = found.first, found.second
+    moving = [n for n, t in one.buffers.items() if t.is_floating_point()]
+    for s, loss in zip(line["aligned"].axis, line["aligned"].losses, strict=True):
+        point = (1 - s) * one.vector + s * other.vector
+        buffers = {n: (1 - s) * one.buffers[n] + s * other.buffers[n] for n in moving}
+        assert loss == pytest.approx(one.at(point, buffers=buffers).value(), rel=1e-12)
+    assert line["aligned"].losses[-1] == pytest.approx(b.value(), rel=1e-12)
