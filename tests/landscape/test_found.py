@@ -11,7 +11,7 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import labels, randn
-from spiritlevel.landscape import aligned, interpolate
+from spiritlevel.landscape import aligned, interpolate, trajectory
 
 DATA = (randn(30, 4), labels(30))
 
@@ -49,3 +49,14 @@ def test_statistics_move_along_the_aligned_line_only() -> None:
         buffers = {n: (1 - s) * one.buffers[n] + s * other.buffers[n] for n in moving}
         assert loss == pytest.approx(one.at(point, buffers=buffers).value(), rel=1e-12)
     assert line["aligned"].losses[-1] == pytest.approx(b.value(), rel=1e-12)
+
+
+@pytest.mark.parametrize("statistics", ["frozen", "recomputed"])
+def test_statistics_of_another_precision(statistics: Any) -> None:
+    """A checkpoint in float32 of a network that is looked at in float64."""
+    a, states = with_norm(0), [normed(seed).float().state_dict() for seed in (1, 2)]
+    path = trajectory(a, states, steps=3, statistics=statistics).path
+    for step, seed in zip(path, (1, 2), strict=False):
+        assert step.loss == pytest.approx(with_norm(seed).value(), rel=1e-6)
+    line = interpolate(a, states[0], steps=3, statistics=statistics, align=True)
+    assert line["as given"].losses[2] == pytest.approx(line["aligned"].losses[2], rel=1e-12)

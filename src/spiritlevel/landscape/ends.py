@@ -27,15 +27,14 @@ def end_of(objective: Objective, other: Any, name: str) -> Objective:
                 f"{name} has other parameters ({_first_difference(objective, other)}): give a "
                 "network of the same architecture"
             )
-        return objective.at(other.params, buffers=_floating(other.buffers))
+        return objective.at(other.params, buffers=_floating(objective, other.buffers))
     if isinstance(other, Mapping):
         held = {k: v for k, v in other.items() if isinstance(v, Tensor)}
         missing = [n for n in objective.shapes if n not in held]
         if missing:
             raise SpiritlevelError(f"{name} has no {missing[0]!r}; give a whole state_dict")
         point = {n: held[n] for n in objective.shapes}
-        known = objective.buffers
-        return objective.at(point, buffers=_floating({n: held[n] for n in known if n in held}))
+        return objective.at(point, buffers=_floating(objective, held))
     if isinstance(other, (str, os.PathLike)):
         return _loaded(objective, Path(other))
     tensor_doors.tensor(name, other, objective.size)
@@ -52,8 +51,10 @@ def _load(module: Any, path: Path) -> None:
     load_weights(module, path)
 
 
-def _floating(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {n: b for n, b in buffers.items() if b.is_floating_point()}
+def _floating(objective: Objective, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers of floats that are given, in the precision of the objective."""
+    own = {n: b for n, b in objective.buffers.items() if b.is_floating_point()}
+    return {n: given[n].to(b) for n, b in own.items() if n in given}
 
 
 def _first_difference(a: Objective, b: Objective) -> str:
