@@ -11,6 +11,7 @@ from torch import nn
 
 import spiritlevel as sl
 from cases import labels, randn
+from spiritlevel.coordinates import Diagonal
 from spiritlevel.landscape import aligned, interpolate, trajectory
 
 DATA = (randn(30, 4), labels(30))
@@ -60,3 +61,30 @@ def test_statistics_of_another_precision(statistics: Any) -> None:
         assert step.loss == pytest.approx(with_norm(seed).value(), rel=1e-6)
     line = interpolate(a, states[0], steps=3, statistics=statistics, align=True)
     assert line["as given"].losses[2] == pytest.approx(line["aligned"].losses[2], rel=1e-12)
+
+
+def test_single_precision_keeps_both_ends() -> None:
+    """Twins whose weights are five powers of ten apart."""
+    here = rectified(dtype=torch.float32)
+    group = sl.symmetries(here)
+    far = group.apply(here, torch.full((group.dim,), 12.0).double())
+    for a, b in ((far, here), (here, far)):
+        losses = interpolate(a, b, steps=3).curves[0].losses
+        assert losses[0] == a.value()
+        assert losses[-1] == pytest.approx(b.value(), rel=3e-7)
+
+
+def test_networks_that_differ_in_what_stays_are_refused() -> None:
+    a, b = (with_norm(seed, params="3.*") for seed in (0, 1))
+    for other in (b, normed(1).state_dict(), normed(1).float().state_dict()):
+        with pytest.raises(sl.SpiritlevelError, match=r"b has another '0\.weight', which is not am"):
+            interpolate(a, other)
+    same = normed(0).float().state_dict()
+    same["3.bias"] += 1
+    line = interpolate(a, same, steps=3)
+    assert line.curves[0].losses[-1] == pytest.approx(
+        a.at({"3.bias": a.params["3.bias"] + 1}).value(), rel=1e-6
+    )
+    turned = rectified().reparametrize(Diagonal(torch.full((51,), 2.0).double()))
+    with pytest.raises(sl.SpiritlevelError, match="b is in other coordinates: give both in the sa"):
+        interpolate(rectified(), turned)
