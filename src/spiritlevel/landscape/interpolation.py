@@ -63,7 +63,8 @@ def interpolate(
         pairs.append(("aligned", found.first, found.second, found.certificate))
         notes.append(_said(found))
     question = {"interpolation": [align, steps, refine, statistics, seed]}
-    book = opened(journal, a, [other.vector, *_buffers(a, other).values()], question)
+    moving = _buffers(a, other).values()
+    book = opened(journal, a, [other.vector - a.vector], question, buffers=moving, group=group)
     curves, way, interrupted = [], None, ""
     for name, first, second, certificate in pairs:
         curve, way, interrupted = _joined(first, second, steps, refine, statistics, book, way)

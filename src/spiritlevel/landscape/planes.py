@@ -64,7 +64,7 @@ def plane(
     kinds = [kind, kind] if isinstance(kind, str) else list(kind)
     aim = aim_at(objective, kinds, directions, seed, biases, group)
     question = {"plane": [axis, refine, statistics, orbit, strength, kinds, biases, seed]}
-    book = opened(journal, objective, aim.directions, question)
+    book = opened(journal, objective, aim.directions, question, group=group)
     first, sheets, axes, way, interrupted = aim, [], (axis, axis), None, ""
     for name, twin in stops(objective, group, orbit, strength, seed):
         if twin is not objective:

@@ -1,0 +1,67 @@
+"""What once was wrong with journals, numbers of other kinds, and directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from cases import labels, randn
+from spiritlevel.landscape import interpolate, plane
+
+DATA = (randn(30, 4), labels(30))
+
+
+def net(seed: int = 0, loss: Any = F.cross_entropy, **options: Any) -> sl.Objective:
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    return sl.Objective(layers.double(), DATA, loss, **options)
+
+
+# Journals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [b"my notes", b'{"a": 1}', b"\x00\xff", b'{"spiritlevel" is nice'])
+def test_files_of_one_line_are_not_overwritten(held: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(held)
+    with pytest.raises(sl.SpiritlevelError, match="is no journal; name a file that does not exist"):
+        plane(net(), steps=3, journal=file)
+    assert file.read_bytes() == held
+
+
+@pytest.mark.parametrize("torn", [0, 3, 40])
+def test_a_first_line_that_was_torn_off_is_written_again(torn: int, tmp_path: Path) -> None:
+    whole, file = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
+    truth = plane(net(), steps=3, journal=whole)
+    file.write_bytes(whole.read_bytes()[:torn])
+    assert plane(net(), steps=3, journal=file).sheets == truth.sheets
+    assert file.read_bytes() == whole.read_bytes()
+
+
+def bounded(outputs: Tensor, y: Tensor) -> Tensor:
+    """The same loss where it is small."""
+    return F.cross_entropy(outputs, y).clamp(max=1.2)
+
+
+def test_a_journal_of_another_group_or_loss_is_refused(tmp_path: Path) -> None:
+    objective, other = net(), net(loss=bounded)
+    group = sl.symmetries(objective)
+    some = group.select(range(4))
+    assert 0 < some.dim < group.dim
+    assert objective.value() == other.value()
+    drawn, joined = tmp_path / "plane.jsonl", tmp_path / "line.jsonl"
+    plane(objective, steps=3, span=2.0, orbit=1, group=group, journal=drawn)
+    interpolate(objective, net(1), steps=3, align=True, group=group, journal=joined)
+    with pytest.raises(sl.SpiritlevelError, match="another question"):
+        plane(objective, steps=3, span=2.0, orbit=1, group=some, journal=drawn)
+    with pytest.raises(sl.SpiritlevelError, match="another question"):
+        plane(other, steps=3, span=2.0, orbit=1, group=group, journal=drawn)
+    with pytest.raises(sl.SpiritlevelError, match="another question"):
+        interpolate(objective, net(1), steps=3, align=True, group=some, journal=joined)
