@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel.landscape import interpolate, plane
+from spiritlevel.landscape.axes import halved
 
 DATA = (randn(30, 4), labels(30))
 
@@ -47,7 +50,7 @@ def test_a_first_line_that_was_torn_off_is_written_again(torn: int, tmp_path: Pa
 
 def bounded(outputs: Tensor, y: Tensor) -> Tensor:
     """The same loss where it is small."""
-    return F.cross_entropy(outputs, y).clamp(max=1.2)
+    return F.cross_entropy(outputs, y).clamp(max=1.21)
 
 
 def test_a_journal_of_another_group_or_loss_is_refused(tmp_path: Path) -> None:
@@ -65,3 +68,26 @@ def test_a_journal_of_another_group_or_loss_is_refused(tmp_path: Path) -> None:
         plane(other, steps=3, span=2.0, orbit=1, group=group, journal=drawn)
     with pytest.raises(sl.SpiritlevelError, match="another question"):
         interpolate(objective, net(1), steps=3, align=True, group=some, journal=joined)
+
+
+# Numbers of other kinds --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [np.float32, np.int64, torch.tensor])
+def test_numbers_of_numpy_and_torch(number: Any, tmp_path: Path) -> None:
+    plain = {"span": 2.0, "strength": 1.0}
+    whole = {"steps": 3, "seed": 1, "orbit": 1}
+    truth = plane(net(), **plain, **whole)  # type: ignore[arg-type]
+    given = {k: number(int(v) if number is np.int64 else v) for k, v in plain.items()}
+    given |= {k: np.int64(v) for k, v in whole.items()}
+    for journal in (None, tmp_path / "plane.jsonl", tmp_path / "plane.jsonl"):
+        found = plane(net(), **given, journal=journal)
+        assert found.sheets == truth.sheets
+        assert sl.Surface.from_dict(json.loads(found.to_json())).x == truth.x
+    line = interpolate(net(), net(1), steps=np.int64(3), seed=np.int64(1))
+    assert sl.Line.from_dict(json.loads(line.to_json())) == line
+
+
+def test_neighbours_among_floats_have_no_middle() -> None:
+    axis = [0.3, math.nextafter(0.3, 1), 1.0]
+    assert halved(axis, [1.0, 0.0]) == axis

@@ -89,7 +89,7 @@ def _joined(
     move = second.vector.double() - first.vector.double()
     moving = [_buffers(first, second)] if statistics == "frozen" else []
     these = passes(first, [move], buffers=[m for m in moving if m], statistics=statistics)
-    axis = [i / (steps - 1) for i in range(steps)]
+    axis = [i / (int(steps) - 1) for i in range(int(steps))]
     places, known, way, interrupted = along(these, axis, refine, book, way)
     losses, accuracies = columns(places, known)
     direction = Direction("from a to b", "between", float(move.norm()))

@@ -73,15 +73,17 @@ def opened(
     tensors = [*moves, *buffers]
     if group is not None:
         tensors.append(group.flat_factors(group.random(0), objective.shapes))
-    # a loss has no name: it is told apart by its values, here and a step along every move
-    values = [objective.value(), *(objective.at(objective.vector + m).value() for m in moves)]
-    return Journal(path, _key(objective, tensors, {**question, "values": [repr(v) for v in values]}))
+    # a loss has no name: it is told apart by its values, here and a step to both sides
+    there = [objective.vector + sign * move for move in moves for sign in (1, -1)]
+    values = [repr(one.value()) for one in (objective, *map(objective.at, there))]
+    return Journal(path, _key(objective, tensors, {**question, "values": values}))
 
 
 def _key(objective: Objective, tensors: Iterable[Tensor], question: Record) -> str:
     """A digest of all that the values depend on."""
     own = [*objective.params.values(), *objective.buffers.values(), *leaves(objective.batches)]
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
+    asked = json.dumps(question, sort_keys=True, default=lambda number: number.item())
+    digest = hashlib.sha256(asked.encode())
     digest.update(f"{objective.mode} {objective.seed} {objective.device}".encode())
     for tensor in (*own, *tensors):
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
