@@ -94,10 +94,12 @@ def _ratio(
     top, low = eigenvalues(hessian(there, compile=False), k=1, which="both", **asked)
     largest, least = top.value, min(low.value, 0.0)
     status = Status.BUDGET if Status.BUDGET in (top.status, low.status) else Status.CONVERGED
-    if not largest > 0:  # no curvature upwards at all
-        return Estimate(math.inf, residual=0.0, matvecs=top.matvecs, status=status)
+    sure = largest - top.error  # of the curvature upwards, at least
+    if not largest > 0:  # none at all, as far as is known
+        error = 0.0 if largest + top.error <= 0 else math.inf
+        return Estimate(math.inf, residual=error, matvecs=top.matvecs, status=status)
     value = -least / largest if least else 0.0
-    error = (low.error + value * top.error) / largest
+    error = (low.error + value * top.error) / sure if sure > 0 else math.inf
     return Estimate(value, residual=error, matvecs=top.matvecs, status=status)
 
 
