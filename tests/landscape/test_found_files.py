@@ -17,6 +17,7 @@ import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel.landscape import interpolate, plane
 from spiritlevel.landscape.axes import halved
+from spiritlevel.landscape.directions import aimed
 
 DATA = (randn(30, 4), labels(30))
 
@@ -84,10 +85,50 @@ def test_numbers_of_numpy_and_torch(number: Any, tmp_path: Path) -> None:
         found = plane(net(), **given, journal=journal)
         assert found.sheets == truth.sheets
         assert sl.Surface.from_dict(json.loads(found.to_json())).x == truth.x
-    line = interpolate(net(), net(1), steps=np.int64(3), seed=np.int64(1))
+    line = interpolate(net(), net(1), steps=np.int64(3), seed=np.int64(1))  # type: ignore[arg-type]
     assert sl.Line.from_dict(json.loads(line.to_json())) == line
 
 
 def test_neighbours_among_floats_have_no_middle() -> None:
     axis = [0.3, math.nextafter(0.3, 1), 1.0]
     assert halved(axis, [1.0, 0.0]) == axis
+
+
+# Directions --------------------------------------------------------------------------------------
+
+
+def test_filters_of_grouped_transposed_convolutions() -> None:
+    """The filter of an output holds the inputs of its own group only."""
+    torch.manual_seed(0)
+    layers = [nn.ConvTranspose2d(6, 4, 2, groups=2, bias=False), nn.Flatten(), nn.Linear(36, 3)]
+    network = nn.Sequential(*layers).double()
+    objective = sl.Objective(network, (randn(5, 6, 2, 2), labels(5)), F.cross_entropy)
+    w = objective.params["0.weight"]
+    d = objective.named(aimed(objective, ["filter"]).directions[0])["0.weight"]
+    for group in range(2):
+        rows = slice(3 * group, 3 * group + 3)
+        for out in range(2):
+            torch.testing.assert_close(d[rows, out].norm(), w[rows, out].norm())
+    whole = objective.named(aimed(objective, ["layer"]).directions[0])["0.weight"]
+    torch.testing.assert_close(whole.norm(), w.norm())
+    assert float((whole[:3].norm() / w[:3].norm() - 1).abs()) > 1e-3
+
+
+def test_gains_of_several_axes_stay() -> None:
+    network = nn.Sequential(nn.LayerNorm([2, 3]), nn.Flatten(), nn.Linear(6, 3)).double()
+    objective = sl.Objective(network, (randn(5, 2, 3), labels(5)), F.cross_entropy)
+    d = objective.named(aimed(objective, ["filter"]).directions[0])
+    assert not d["0.weight"].any()
+    assert not d["0.bias"].any()
+    moved = objective.named(aimed(objective, ["filter"], biases="scale").directions[0])
+    torch.testing.assert_close(moved["0.weight"].norm(), objective.params["0.weight"].norm())
+
+
+def test_planes_that_are_none_are_refused() -> None:
+    d = randn(83)
+    for given in ({"kind": "gradient"}, {"directions": [d, -2 * d]}, {"directions": [d, 0 * d]}):
+        with pytest.raises(sl.SpiritlevelError, match="two directions of a plane are parallel, or"):
+            plane(net(), steps=3, **given)  # type: ignore[arg-type]
+    with pytest.raises(sl.SpiritlevelError, match='kind="filter" moves nothing here: use biases='):
+        plane(net(params="*.bias"), steps=3)
+    assert plane(net(params="*.bias"), steps=3, biases="scale").centre() == net().value()

@@ -54,7 +54,7 @@ def test_barriers_of_waves_lie_within_their_errors(steps: int, modes: int) -> No
         sizes = draws.standard_normal(modes) / np.arange(1, modes + 1)
         phases = 2 * math.pi * draws.random(modes)
 
-        def loss(s: np.ndarray, sizes=sizes, phases=phases) -> np.ndarray:  # noqa: ANN001
+        def loss(s: np.ndarray, sizes=sizes, phases=phases) -> np.ndarray:
             waves = [np.sin((k + 1) * math.pi * s + phases[k]) for k in range(modes)]
             return sum(a * wave for a, wave in zip(sizes, waves, strict=True))  # type: ignore[return-value]
 
@@ -114,10 +114,17 @@ def test_ratios_with_little_curvature_upwards_lie_within_their_errors(budget: in
         drawn = sl.landscape.convexity(
             objective, directions=directions, steps=3, budget=budget, seed=seed
         )
-        found, error = drawn.values[1][1], (drawn.sheets[0].errors or ())[1][1]
+        assert drawn.sheets[0].errors is not None
+        found, error = drawn.values[1][1], drawn.sheets[0].errors[1][1]
         assert found is not None
         assert error is not None
         assert error == math.inf or abs(found - 100 / 0.3) <= error
     sunk = sl.landscape.convexity(bowl(-values.abs()), directions=directions, steps=3)
     assert sunk.values[1][1] == math.inf
     assert sunk.sheets[0].errors is not None
+
+
+def test_the_barrier_of_three_points() -> None:
+    found = barrier([0.0, 0.5, 1.0], [1.0, 3.0, 1.0])
+    assert found is not None
+    assert (found.value, found.error) == (2.0, 2.0)

@@ -40,6 +40,8 @@ def _over_chord(axis: Sequence[float], losses: Sequence[float]) -> list[float]:
 
 def _peak(axis: Sequence[float], heights: Sequence[float]) -> tuple[float, int]:
     """The highest vertex, and the middle of its three points; 0 where it is near an end."""
+    if len(axis) < 3:
+        return max(heights), 0
     found = [(_beside_end(*side), 0) for side in _sides(axis, heights)]
     for i in range(1, len(axis) - 1):
         left, bend = _parabola(axis[i - 1 :], heights[i - 1 :])

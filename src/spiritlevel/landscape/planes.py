@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensor_doors import seeded
@@ -26,6 +28,7 @@ from spiritlevel.symmetry.group import only_groups
 
 Known = dict[tuple[float, float], Score | None]
 Axes = tuple[list[float], list[float]]
+PARALLEL = 1e-9  # 1 - |cos| of the angle: below it two directions are one
 
 
 def plane(
@@ -108,8 +111,20 @@ def aim_at(
         name = "kind" if directions is None else "directions"
         raise SpiritlevelError(f"a plane has two directions, and {name} names {count}")
     if directions is None:
-        return aimed(objective, kinds, seed=seed, biases=biases, group=group)
-    return given(objective, list(directions))
+        aim = aimed(objective, kinds, seed=seed, biases=biases, group=group)
+    else:
+        aim = given(objective, list(directions))
+    _refuse_parallel(*aim.directions)
+    return aim
+
+
+def _refuse_parallel(d: Tensor, e: Tensor) -> None:
+    one, other = d.double(), e.double()
+    if not float(abs(one @ other)) < (1 - PARALLEL) * float(one.norm() * other.norm()):
+        raise SpiritlevelError(
+            "the two directions of a plane are parallel, or one is zero: give two kinds or "
+            "directions that differ, or use line()"
+        )
 
 
 @dataclass(frozen=True)
