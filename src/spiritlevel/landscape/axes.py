@@ -17,13 +17,13 @@ def centred(steps: int, span: float) -> list[float]:
     number("span", span, above=0)
     if steps % 2 == 0:
         raise SpiritlevelError(f"steps={steps}: give an odd number, so that the centre is a step")
-    half = steps // 2
-    return [span * (i - half) / half for i in range(steps)]
+    half = int(steps) // 2
+    return [float(span) * (i - half) / half for i in range(int(steps))]
 
 
 def covering(low: float, high: float, steps: int) -> list[float]:
     """Even steps over an interval, moved a little so that 0 is one of them."""
-    gap = (high - low) / (steps - 1)
+    gap = (high - low) / (int(steps) - 1)
     first, last = math.floor(low / gap + 1e-9), math.ceil(high / gap - 1e-9)
     return [i * gap for i in range(first, last + 1)]
 
@@ -61,4 +61,4 @@ def halved(axis: Sequence[float], worst: Sequence[float]) -> list[float]:
     count = max(len(worst) // SHARE, 1)
     chosen = sorted(range(len(worst)), key=lambda i: (-worst[i], i))[:count]
     middles = [(axis[i] + axis[i + 1]) / 2 for i in chosen if worst[i] > 0]
-    return sorted([*axis, *middles])
+    return sorted({*axis, *middles})  # between two neighbours among floats there is no middle

@@ -48,7 +48,7 @@ def convexity(
     number("budget", budget, 2, whole=True)
     look = Look(two(kind, directions), directions, seed, biases, group)
     axis, begin = centred(steps, span), time.perf_counter()
-    aim = look.at(objective)
+    aim = look.plane(objective)
     these = passes(aim.objective, aim.directions)
     places = {f"{a:g}, {b:g}": (a, b) for b in axis for a in axis}
 
@@ -97,10 +97,12 @@ def _ratio(
     top, low = eigenvalues(hessian(there, compile=False), k=1, which="both", **asked)
     largest, least = top.value, min(low.value, 0.0)
     status = Status.BUDGET if Status.BUDGET in (top.status, low.status) else Status.CONVERGED
-    if not largest > 0:  # no curvature upwards at all
-        return Estimate(math.inf, residual=0.0, matvecs=top.matvecs, status=status)
+    sure = largest - top.error  # of the curvature upwards, at least
+    if not largest > 0:  # none at all, as far as is known
+        error = 0.0 if largest + top.error <= 0 else math.inf
+        return Estimate(math.inf, residual=error, matvecs=top.matvecs, status=status)
     value = -least / largest if least else 0.0
-    error = (low.error + value * top.error) / largest
+    error = (low.error + value * top.error) / sure if sure > 0 else math.inf
     return Estimate(value, residual=error, matvecs=top.matvecs, status=status)
 
 

@@ -25,6 +25,7 @@ from spiritlevel.symmetry import Group, symmetries
 
 Kind = Literal["gaussian", "filter", "layer", "orbit", "hessian", "gradient", "generator"]
 Biases = Literal["zero", "scale"]
+NORMS = (nn.LayerNorm, nn.RMSNorm)  # their gains may have several axes
 TITLES = {
     "gaussian": "random, as long as the parameters",
     "filter": "random, filter-normalized",
@@ -135,31 +136,35 @@ def _drawn(
     if kind == "gaussian":
         return noise * (here.vector.norm() / noise.norm())
     scale = _layerwise if kind == "layer" else _filterwise
-    return flatten(
+    found = flatten(
         {name: _scaled(here, name, d, scale, biases) for name, d in here.named(noise).items()}
     )
+    _length(found, f'kind="{kind}" moves nothing here: use biases="scale", or another kind')
+    return found
 
 
 def _scaled(
     here: Objective, name: str, d: Tensor, scale: Callable[..., Tensor], biases: Biases
 ) -> Tensor:
     w = here.params[name]
-    if w.ndim < 2:
-        return torch.zeros_like(d) if biases == "zero" else _layerwise(d, w, 0)
     layer = here.module.get_submodule(name.rpartition(".")[0])
-    transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
-    return scale(d, w, 1 if transposed else 0)
+    if w.ndim < 2 or isinstance(layer, NORMS):
+        return torch.zeros_like(d) if biases == "zero" else _layerwise(d, w)
+    if scale is _filterwise and isinstance(layer, nn.modules.conv._ConvTransposeNd):
+        # inputs come first, group by group
+        parts = zip(d.chunk(layer.groups), w.chunk(layer.groups), strict=True)
+        return torch.cat([scale(a.movedim(1, 0), b.movedim(1, 0)).movedim(0, 1) for a, b in parts])
+    return scale(d, w)
 
 
-def _layerwise(d: Tensor, w: Tensor, axis: int) -> Tensor:
+def _layerwise(d: Tensor, w: Tensor) -> Tensor:
     return d * (w.norm() / d.norm())
 
 
-def _filterwise(d: Tensor, w: Tensor, axis: int) -> Tensor:
-    """Every slice along the axis of outputs as long as that of the weights."""
-    rest = [k for k in range(w.ndim) if k != axis]
-    norms = [torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (w, d)]
-    return d * (norms[0] / norms[1])
+def _filterwise(d: Tensor, w: Tensor) -> Tensor:
+    """Every row as long as that of the weights."""
+    norms = [torch.linalg.vector_norm(t.flatten(1), dim=1) for t in (w, d)]
+    return d * (norms[0] / norms[1]).view(-1, *[1] * (w.ndim - 1))
 
 
 def _hessian(objective: Objective, count: int, seed: int) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spiritlevel.base import tensor_doors
@@ -29,15 +30,18 @@ def end_of(objective: Objective, other: Other, name: str) -> Objective:
                 f"{name} has other parameters ({_first_difference(objective, other)}): give a "
                 "network of the same architecture"
             )
-        return objective.at(other.params, buffers=_floating(other.buffers))
+        if other.coordinates != objective.coordinates:
+            raise SpiritlevelError(f"{name} is in other coordinates: give both in the same ones")
+        _refuse_other_rest(objective, _rest(other), name)
+        return objective.at(other.params, buffers=_floating(objective, other.buffers))
     if isinstance(other, Mapping):
         held = {k: v for k, v in other.items() if isinstance(v, Tensor)}
         missing = [n for n in objective.shapes if n not in held]
         if missing:
             raise SpiritlevelError(f"{name} has no {missing[0]!r}; give a whole state_dict")
+        _refuse_other_rest(objective, held, name)
         point = {n: held[n] for n in objective.shapes}
-        known = objective.buffers
-        return objective.at(point, buffers=_floating({n: held[n] for n in known if n in held}))
+        return objective.at(point, buffers=_floating(objective, held))
     if isinstance(other, (str, os.PathLike)):
         if not Path(other).is_file():
             raise SpiritlevelError(f"{name}={str(other)!r}: there is no such file of weights")
@@ -56,8 +60,34 @@ def _load(module: Any, path: Path) -> None:
     load_weights(module, path)
 
 
-def _floating(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {n: b for n, b in buffers.items() if b.is_floating_point()}
+def _floating(objective: Objective, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The buffers of floats that are given, in the precision of the objective."""
+    own = {n: b for n, b in objective.buffers.items() if b.is_floating_point()}
+    return {n: given[n].to(b) for n, b in own.items() if n in given}
+
+
+def _rest(objective: Objective) -> dict[str, Tensor]:
+    """The parameters that are not among those of the objective, and stay."""
+    if objective.coordinates:
+        return {}
+    every = objective.module.named_parameters()
+    return {n: p.detach() for n, p in every if n not in objective.shapes}
+
+
+def _refuse_other_rest(objective: Objective, held: Mapping[str, Tensor], name: str) -> None:
+    """Networks that differ in what stays: none between them would be either."""
+    for part, own in _rest(objective).items():
+        if part in held and not _alike(own, held[part]):
+            raise SpiritlevelError(
+                f"{name} has another {part!r}, which is not among the parameters of the objective: "
+                "choose them all (params=None)"
+            )
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether rounding to float32 may be all that tells them apart."""
+    same = a.shape == b.shape
+    return same and torch.allclose(a.double(), b.to(a.device).double(), rtol=1e-6, atol=0)
 
 
 def _first_difference(a: Objective, b: Objective) -> str:

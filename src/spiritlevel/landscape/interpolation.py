@@ -59,7 +59,8 @@ def interpolate(
         pairs.append(("aligned", found.first, found.second, found.certificate))
         notes.append(_said(found))
     question = {"interpolation": [align, steps, refine, statistics, seed]}
-    book = opened(journal, a, [other.vector, *_buffers(a, other).values()], question)
+    moving = _buffers(a, other).values()
+    book = opened(journal, a, [other.vector - a.vector], question, buffers=moving, group=group)
     curves, way, interrupted = _curves(pairs, steps, refine, statistics, book)
     about = {"seed": seed, "statistics": statistics, "interrupted": interrupted}
     return Line(tuple(curves), told(a, begin, way, notes=notes, **about))
@@ -88,20 +89,22 @@ def _joined(
     way: Way | None,
 ) -> tuple[tuple[Any, ...], Way, str]:
     """The axis, the losses, the accuracies, the direction and the barrier between two networks."""
-    move = second.vector - first.vector
+    # in float64: of a weight of 1e6 that becomes 1, float32 would keep one digit at the other end
+    move = second.vector.double() - first.vector.double()
     moving = [_buffers(first, second)] if statistics == "frozen" else []
     these = passes(first, [move], buffers=[m for m in moving if m], statistics=statistics)
-    axis = [i / (steps - 1) for i in range(steps)]
+    axis = [i / (int(steps) - 1) for i in range(int(steps))]
     places, known, way, interrupted = along(these, axis, refine, book, way)
     losses, accuracies = columns(places, known)
-    direction = Direction("from a to b", "between", float(move.double().norm()))
+    direction = Direction("from a to b", "between", float(move.norm()))
     return (tuple(places), losses, accuracies, direction, barrier(places, losses)), way, interrupted
 
 
 def _buffers(first: Objective, second: Objective) -> dict[str, Tensor]:
     """How buffers of floats move from one to the other, those that do."""
     there = second.buffers
-    moves = {n: there[n] - b for n, b in first.buffers.items() if b.is_floating_point()}
+    own = {n: b for n, b in first.buffers.items() if b.is_floating_point()}
+    moves = {n: there[n].double() - b.double() for n, b in own.items()}
     return {n: move for n, move in moves.items() if bool(torch.any(move != 0))}
 
 

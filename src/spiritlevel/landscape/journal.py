@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import leaves
 from spiritlevel.base.version import __version__
 from spiritlevel.objective import Objective
+from spiritlevel.symmetry import Group
 
 Record = dict[str, Any]
+START = b'{"spiritlevel": '
 
 
 class Journal:
@@ -70,18 +72,32 @@ def _named(path: Any) -> Path:
 
 
 def opened(
-    path: Any, objective: Objective, tensors: Iterable[Tensor], question: Record
+    path: Any,
+    objective: Objective,
+    moves: Sequence[Tensor],
+    question: Record,
+    *,
+    buffers: Iterable[Tensor] = (),
+    group: Group | None = None,
 ) -> Journal | None:
-    """The journal of a question about a network and some tensors; None if no file is named."""
-    return None if path is None else Journal(path, _key(objective, tensors, question))
+    """The journal of a question about a network and where it moves; None if no file is named."""
+    if path is None:
+        return None
+    tensors = [*moves, *buffers]
+    if group is not None:
+        tensors.append(group.flat_factors(group.random(0), objective.shapes))
+    # a loss has no name: it is told apart by its values, here and a step to both sides
+    there = [objective.vector + sign * move for move in moves for sign in (1, -1)]
+    values = [repr(one.value()) for one in (objective, *map(objective.at, there))]
+    return Journal(path, _key(objective, tensors, {**question, "values": values}))
 
 
 def _key(objective: Objective, tensors: Iterable[Tensor], question: Record) -> str:
     """A digest of all that the values depend on."""
     own = [*objective.params.values(), *objective.buffers.values(), *leaves(objective.batches)]
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
+    asked = json.dumps(question, sort_keys=True, default=lambda number: number.item())
+    digest = hashlib.sha256(asked.encode())
     digest.update(f"{objective.mode} {objective.seed} {objective.device}".encode())
-    digest.update(repr(objective.value()).encode())  # the loss, as far as it can be told apart
     for tensor in (*own, *tensors):
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -96,8 +112,8 @@ def _whole_lines(path: Path) -> bytes:
 def _read(path: Path, head: Record) -> list[Record]:
     """The records of a file; it is refused if it is none of this question."""
     lines = _whole_lines(path).splitlines() if path.exists() else []
-    if not lines and path.exists() and path.stat().st_size > 4096:
-        raise _foreign(path)
+    if not lines and path.exists() and not START.startswith(path.read_bytes()[: len(START)]):
+        raise _foreign(path)  # no first line that a kill tore off
     try:
         found = [json.loads(line) for line in lines]
     except ValueError:

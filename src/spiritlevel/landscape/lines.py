@@ -67,7 +67,7 @@ def _lines(
 ) -> Line:
     begin, aim = time.perf_counter(), look.at(objective)
     question = {"line": [axis, refine, statistics]}
-    book = opened(journal, aim.objective, aim.directions, question)
+    book = opened(journal, aim.objective, aim.directions, question, group=look.group)
     curves, way, interrupted = [], None, ""
     for index, (d, described) in enumerate(zip(aim.directions, aim.told, strict=True)):
         these = passes(aim.objective, [d], statistics=statistics)

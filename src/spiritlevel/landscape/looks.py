@@ -16,6 +16,8 @@ from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.group import only_groups
 
+PARALLEL = 1e-9  # 1 - |cos| of the angle: below it two directions are one
+
 
 @dataclass(frozen=True)
 class Look:
@@ -32,6 +34,17 @@ class Look:
             return given(objective, self.directions)
         drawn: dict[str, Any] = {"seed": self.seed, "biases": self.biases, "group": self.group}
         return aimed(objective, self.kinds, **drawn)
+
+    def plane(self, objective: Objective) -> Aim:
+        """Two directions that span a plane."""
+        aim = self.at(objective)
+        d, e = (direction.double() for direction in aim.directions)
+        if not float(abs(d @ e)) < (1 - PARALLEL) * float(d.norm() * e.norm()):
+            raise SpiritlevelError(
+                "the two directions of a plane are parallel, or one is zero: give two kinds or "
+                "directions that differ, or use line()"
+            )
+        return aim
 
 
 def two(kind: str | Sequence[str], directions: Sequence[Any] | None) -> list[str]:

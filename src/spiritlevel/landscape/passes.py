@@ -40,12 +40,12 @@ class Passes:
     compiled: dict[Any, Callable[..., Tensor]] = field(default_factory=dict)
 
     def vector(self, place: Place) -> Tensor:
-        """The point at a place; the origin itself at zero."""
-        point = self.objective.vector
+        """The point at a place; the origin itself at zero. It is rounded once, at the end."""
+        point = origin = self.objective.vector
         for a, direction in zip(place, self.directions, strict=True):
             if a:
                 point = point + a * direction
-        return point
+        return point.to(origin)
 
     def at(self, place: Place) -> Objective:
         """The objective there, with the buffers that belong to it."""
@@ -57,7 +57,7 @@ class Passes:
         for a, moves in zip(place, self.buffers, strict=False):
             for name, move in moves.items():
                 found[name] = found.get(name, own[name]) + a * move
-        return found
+        return {name: buffer.to(own[name]) for name, buffer in found.items()}
 
     # The ways ----------------------------------------------------------------------------------
 

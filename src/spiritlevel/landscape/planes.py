@@ -74,12 +74,12 @@ def _surface(
     journal: Any,
 ) -> Surface:
     """The same look at all points, on the axes that suit the first."""
-    begin, first = time.perf_counter(), look.at(objective)
+    begin, first = time.perf_counter(), look.plane(objective)
     question = [axis, refine, statistics, along, look.kinds, look.biases, look.seed]
-    book = opened(journal, objective, first.directions, {"plane": question})
+    book = opened(journal, objective, first.directions, {"plane": question}, group=look.group)
     sheets, axes, way, interrupted = [], (axis, axis), None, ""
     for name, twin in points:
-        aim = first if twin is objective else look.at(twin)
+        aim = first if twin is objective else look.plane(twin)
         these = passes(aim.objective, aim.directions, statistics=statistics)
         found = over(these, axes, 0 if sheets else refine, book, way)
         axes, way, interrupted = found.axes, found.way, found.interrupted

@@ -62,10 +62,10 @@ def evaluate(
     journal: Journal | None = None,
     way: Way | None = None,
 ) -> Found:
-    """The loss at every place. A `way` that was found before is kept."""
+    """The loss at every place. A `way` that was found before is kept, where it can be."""
     if not places:
         return Found([], way or Way())
-    way = _recalled(journal, lambda: way or _chosen(passes, places))
+    way = _recalled(journal, lambda: way if way and _fixed(passes) else _chosen(passes, places))
     groups = [list(places[i : i + way.size]) for i in range(0, len(places), way.size)]
     noun = "points" if way.size == 1 else f"groups of {way.size} points"
 
@@ -118,7 +118,7 @@ def _made(passes: Passes, way: Way, group: list[Place]) -> list[Score]:
 
 def _chosen(passes: Passes, places: Sequence[Place]) -> Way:
     """The way for passes of this size, if it says the same as a plain pass."""
-    if passes.statistics != "frozen" or passes.buffers or len(places) < 2:
+    if not _fixed(passes) or len(places) < 2:
         return Way()
     size, where = _bytes(passes.objective), passes.objective.device.type
     if size <= SMALL.get(where, 0):
@@ -127,6 +127,11 @@ def _chosen(passes: Passes, places: Sequence[Place]) -> Way:
     if size * SECONDS.get(where, 0.0) * len(places) > COMPILING.get(where, math.inf):
         return _tried(passes, Way("compiled"), places)
     return Way()
+
+
+def _fixed(passes: Passes) -> bool:
+    """If parameters alone change from place to place: the faster ways know of nothing else."""
+    return passes.statistics == "frozen" and not passes.buffers
 
 
 def _tried(passes: Passes, way: Way, places: Sequence[Place]) -> Way:

@@ -29,7 +29,7 @@ def told(
         begin,
         [*objective.notes, *notes, *own],
         **described(objective),
-        seed=seed,
+        seed=int(seed),
         products=products,
         engine="" if way is None else str(way),
         check=0.0 if way is None else way.check,
