@@ -71,6 +71,17 @@ def test_a_journal_of_another_group_or_loss_is_refused(tmp_path: Path) -> None:
         interpolate(objective, net(1), steps=3, align=True, group=some, journal=joined)
 
 
+def test_a_journal_of_two_runs_at_once_is_refused(tmp_path: Path) -> None:
+    """Both wrote the same group: what follows would be read one place too early."""
+    file = tmp_path / "plane.jsonl"
+    plane(net(), steps=11, journal=file)
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 4
+    file.write_bytes(b"".join([*lines[:3], *lines[2:3]]))
+    with pytest.raises(sl.SpiritlevelError, match="was written by two runs at once: remove it"):
+        plane(net(), steps=11, journal=file)
+
+
 # Numbers of other kinds --------------------------------------------------------------------------
 
 

@@ -27,14 +27,16 @@ class Journal:
     """Records in the order in which they were made, one line of JSON each.
 
     The first line says of which network, data and question they are; those of another one are
-    refused. What a kill tore off in the middle of a line is cut away. Numbers are written with all
-    their digits, so that what is read is what was made.
+    refused. What a kill tore off in the middle of a line is cut away. Records are numbered, so that
+    what two runs wrote into one file is refused. Values are written with all their digits, so that
+    what is read is what was made.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str) -> None:
         self.path = _named(path)
         head = {"spiritlevel": __version__, "torch": str(torch.__version__), "key": key}
         self._ahead = _read(self.path, head)
+        self._count = len(self._ahead)
         with self.path.open("r+b" if self.path.exists() else "wb") as out:
             kept = _whole_lines(self.path)
             out.truncate(len(kept))
@@ -51,7 +53,8 @@ class Journal:
             raise SpiritlevelError(
                 f"journal={str(self.path)!r} holds other records than this call makes: remove it"
             )
-        self._append(record)
+        self._append({"number": self._count, **record})
+        self._count += 1
 
     def _append(self, record: Record) -> None:
         with self.path.open("ab") as out:
@@ -125,6 +128,8 @@ def _read(path: Path, head: Record) -> list[Record]:
             f"journal={str(path)!r} is of another network, other data, another question or another "
             "version; name another file, or remove it"
         )
+    if any(record.get("number") != i for i, record in enumerate(found[1:])):
+        raise SpiritlevelError(f"journal={str(path)!r} was written by two runs at once: remove it")
     return found[1:]
 
 
