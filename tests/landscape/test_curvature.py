@@ -63,6 +63,24 @@ def test_bowls_saddles_and_hills(curves: list[float], ratio: float) -> None:
         assert row == pytest.approx([ratio] * 3)
 
 
+def test_places_without_a_hessian_are_told_and_the_others_kept() -> None:
+    """|w|^1.5 has none at 0, where two rows of the plane meet it."""
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return (model.w.abs() ** 1.5).sum() + 0 * batch[0].sum()
+
+    objective = sl.Objective(Bowl(), (randn(2, 1), labels(2)), loss)
+    directions = [torch.tensor([1.0, 1, 1]), torch.tensor([1.0, 2, 3])]
+    surface = sl.landscape.convexity(objective.at(torch.ones(3)), directions=directions, steps=3)
+    values = [value for row in surface.values for value in row if value is not None]
+    broken = [math.isnan(value) for value in values]
+    assert len(values) == 9
+    assert 0 < sum(broken) < 9
+    assert values[4] == 0
+    note = f"no ratio at {sum(broken)} of 9 places: "
+    assert any(text.startswith(note) for text in surface.provenance["notes"])
+
+
 def test_spectra_hold_the_eigenvalues() -> None:
     objective = small_net()
     found = sl.landscape.spectra(objective, layers=True, orbit=1, steps=40, top=4)

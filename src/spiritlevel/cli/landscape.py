@@ -56,9 +56,9 @@ class View:
     """What is looked at."""
 
     draw: Annotated[Drawn, typer.Option("--draw", help="What to draw.")] = Drawn.plane
-    kind: Annotated[KindOption, typer.Option("--kind", help="Of the directions.")] = (
-        KindOption.filter
-    )
+    kind: Annotated[
+        KindOption | None, typer.Option("--kind", help="Of the directions; filter if left out.")
+    ] = None
     steps: Annotated[
         int | None, typer.Option("--steps", help="Points along an axis, an odd number.")
     ] = None
@@ -109,10 +109,20 @@ def _check(view: View, files: Pictures) -> None:
 
     if files.vtk is not None and view.draw not in (Drawn.plane, Drawn.convexity):
         raise SpiritlevelError("--vtk takes a plane: use --draw plane, or --npz")
-    if files.picture is not None and files.picture.suffix not in (".svg", ".pdf", ".png"):
+    if files.picture is not None and files.picture.suffix.lower() not in (".svg", ".pdf", ".png"):
         raise SpiritlevelError(f"--picture is {files.picture}; name a .svg, .pdf or .png file")
-    if view.journal is not None and view.draw not in (Drawn.plane, Drawn.line):
-        raise SpiritlevelError("--journal keeps planes and lines: leave it out")
+    given = {
+        "--orbit": (view.orbit is not None, (Drawn.plane, Drawn.spectra)),
+        "--refine": (view.refine > 0, (Drawn.plane, Drawn.line)),
+        "--journal": (view.journal is not None, (Drawn.plane, Drawn.line)),
+        "--statistics": (view.statistics is not StatisticsOption.frozen, (Drawn.plane, Drawn.line)),
+        "--kind": (view.kind is not None, (Drawn.plane, Drawn.line, Drawn.convexity)),
+        "--layers": (view.layers, (Drawn.spectra,)),
+    }
+    for option, (asked, fits) in given.items():
+        if asked and view.draw not in fits:
+            there = " or ".join(f"--draw {one.value}" for one in fits)
+            raise SpiritlevelError(f"{option} goes with {there}: leave it out")
 
 
 def _made(
@@ -120,6 +130,7 @@ def _made(
 ) -> Line | Surface | Spectra:
     from spiritlevel import landscape as rooms
 
+    kind = (view.kind or KindOption.filter).value
     sizes: dict[str, Any] = {} if view.steps is None else {"steps": view.steps}
     orbit = (4 if default else 0) if view.orbit is None else view.orbit
     along: dict[str, Any] = {"orbit": orbit, "strength": view.strength}
@@ -132,10 +143,10 @@ def _made(
     if view.draw is Drawn.spectra:
         return rooms.spectra(objective, layers=view.layers, seed=seed, **along, **sizes)
     if view.draw is Drawn.convexity:
-        return rooms.convexity(objective, view.kind.value, **looked)
+        return rooms.convexity(objective, kind, **looked)
     if view.draw is Drawn.line:
-        return rooms.line(objective, view.kind.value, **looked, **kept)
-    return rooms.plane(objective, view.kind.value, **looked, **kept, **along)
+        return rooms.line(objective, kind, **looked, **kept)
+    return rooms.plane(objective, kind, **looked, **kept, **along)
 
 
 def _draw(found: Line | Surface | Spectra, files: Pictures) -> None:

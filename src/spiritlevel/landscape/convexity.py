@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.base.doors import number
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
@@ -18,7 +19,7 @@ from spiritlevel.landscape.passes import Passes, passes
 from spiritlevel.landscape.telling import told
 from spiritlevel.objective import Objective
 from spiritlevel.results.landscape import Sheet, Surface
-from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.loop import Done, one_by_one
 from spiritlevel.spectral import eigenvalues
 from spiritlevel.symmetry import Group, verify
 
@@ -50,38 +51,44 @@ def convexity(
     axis, begin = centred(steps, span), time.perf_counter()
     aim = look.plane(objective)
     these = passes(aim.objective, aim.directions)
-    places = {f"{a:g}, {b:g}": (a, b) for b in axis for a in axis}
+    places = [(a, b) for b in axis for a in axis]
 
     def make(name: str) -> Estimate:
-        return _ratio(these, places[name], tol, budget, seed)
+        return _ratio(these, places[int(name)], tol, budget, seed)
 
-    done = one_by_one(list(places), make, label="convexity", noun="places")
-    found = [done.found.get(name) for name in places]
-    return _map(objective, aim, axis, found, begin, {"seed": seed, "interrupted": done.interrupted})
+    names = [str(i) for i in range(len(places))]
+    refused = (SpiritlevelError,)  # where a loss is finite and its Hessian is not
+    done = one_by_one(names, make, label="convexity", noun="places", refuses=refused).require()
+    return _map(objective, aim, axis, done, begin, seed)
 
 
 def _map(
     objective: Objective,
     aim: Aim,
     axis: list[float],
-    found: list[Estimate | None],
+    done: Done[Estimate],
     begin: float,
-    about: dict[str, Any],
+    seed: int,
 ) -> Surface:
+    none = Estimate(math.nan, residual=math.nan)
+    known = done.found | dict.fromkeys(done.refused, none)
+    found = [known.get(str(i)) for i in range(len(axis) ** 2)]
     same = None if aim.objective is objective else verify(objective, aim.objective)
     values = _rows([None if e is None else e.value for e in found], len(axis))
     errors = _rows([None if e is None else e.error for e in found], len(axis))
     products = sum(e.matvecs for e in found if e is not None)
     unsure = sum(e is not None and e.status is Status.BUDGET for e in found)
     notes = [f"{unsure} of {len(found)} places spent their budget"] if unsure else []
+    if done.refused:
+        why = next(iter(done.refused.values()))
+        notes.append(f"no ratio at {len(done.refused)} of {len(found)} places: {why}")
+    about = {"seed": seed, "products": products, "interrupted": done.interrupted}
     return Surface(
         x=tuple(axis),
         y=tuple(axis),
         directions=(aim.told[0], aim.told[1]),
         sheets=(Sheet("as given", values, errors=errors, certificate=same),),
-        provenance=told(
-            objective, begin, None, notes=[*aim.notes, *notes], products=products, **about
-        ),
+        provenance=told(objective, begin, None, notes=[*aim.notes, *notes], **about),
         quantity="convexity",
     )
 
