@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,11 @@ from torch import nn
 import spiritlevel as sl
 from architectures import DenseNet, ResNet, ViT, objective_of
 from cases import labels, randn
-from spiritlevel.orbit import representative as room
 from spiritlevel.orbit.cells import cells
 from spiritlevel.orbit.representative import least_norm, representative
 from zoo import trained
+
+ROOM = "spiritlevel.orbit.representative"
 
 FREE = {"statistics": "free"}
 ROUGH = {"statistics": "free", "eps": "approximate"}
@@ -195,7 +197,7 @@ def test_many_generators_by_conjugate_gradients(monkeypatch: pytest.MonkeyPatch)
     masses = grid.gather(objective.vector**2)
     dense, _ = least_norm(grid.exponents, masses, [])
     wide = 20_000
-    monkeypatch.setattr(room, "NORMAL", 3)
+    monkeypatch.setattr(sys.modules[ROOM], "NORMAL", 3)
     sparse, _ = least_norm(grid.exponents, masses, [])
     assert sparse == pytest.approx(dense, abs=1e-12)
     draws = np.random.default_rng(0)
@@ -232,8 +234,8 @@ def test_no_freedom_and_what_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> 
     objective, group = orbit("residual")
     before = {n: p.clone() for n, p in objective.params.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(room, "ROUNDS", 1)
-        patch.setattr(room, "PATIENCE", 1)
+        patch.setattr(sys.modules[ROOM], "ROUNDS", 1)
+        patch.setattr(sys.modules[ROOM], "PATIENCE", 1)
         with pytest.raises(sl.SpiritlevelError, match="weights too many powers of ten apart"):
             representative(objective, group)
     representative(objective, group)
