@@ -253,8 +253,26 @@ def surfaces(
                 surface = taken(objective, kind, options)
                 surface.to_json(path)
                 print(f"{network.title}, {kind}\n{surface}", flush=True)
-            found[kind, network.title] = sl.load(path)
+            known = sl.load(path)
+            assert isinstance(known, sl.Surface)
+            print(f"{network.title}, {kind}: {rings(known)}", flush=True)
+            found[kind, network.title] = known
     return found
+
+
+def rings(surface: sl.Surface) -> str:
+    """Geometric means of the loss at three distances from the centre."""
+    said = []
+    for radius in (0.25, 0.5, 1.0):
+        logs = [
+            math.log(value)
+            for y, row in zip(surface.y, surface.values, strict=True)
+            for x, value in zip(surface.x, row, strict=True)
+            if value and math.isfinite(value) and abs(math.hypot(x, y) - radius) < 0.06
+        ]
+        mean = math.exp(sum(logs) / len(logs)) if logs else math.nan
+        said.append(f"{mean:.3g} at {radius} ({len(logs)} places)")
+    return "mean losses: " + ", ".join(said)
 
 
 def taken(objective: sl.Objective, kind: str, options: argparse.Namespace) -> sl.Surface:

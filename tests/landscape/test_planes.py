@@ -290,6 +290,28 @@ def test_a_way_that_is_wrong_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(table(found.losses), table(truth.losses), rtol=1e-12, atol=0)
 
 
+def test_a_way_is_not_judged_by_the_centre(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose loss is known: wrong everywhere else, a way has to be seen, also on a line from 0."""
+    right = Passes.stacked
+
+    def wrong(self: Passes, places: Any) -> Any:
+        scores = zip(right(self, places), places, strict=True)
+        return [s._replace(loss=1.001 * s.loss) if any(p) and p != (1.0,) else s for s, p in scores]
+
+    a, b = net(), net(seed=1)
+    monkeypatch.setattr(Passes, "stacked", wrong)
+    found = sl.landscape.interpolate(a, b.vector, steps=9)
+    assert found.provenance["engine"] == "one by one"
+
+
+def test_batches_of_another_size_are_not_compiled() -> None:
+    objective = net()
+    parts = objective.on([tuple(t[i : i + 16] for t in objective.batches[0]) for i in (0, 16, 32)])
+    these = passes(parts, aimed(parts, ["filter"]).directions)
+    assert these.fast((0.3,)).loss == pytest.approx(these.one((0.3,)).loss, rel=1e-12)
+    assert len(these.compiled) == 1
+
+
 def test_small_passes_are_stacked_and_large_ones_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = net(dtype=torch.float32)
     small = sl.landscape.plane(objective, steps=9)

@@ -396,6 +396,6 @@ def test_what_gauss_newton_does_not_see_may_matter_to_the_hessian() -> None:
         d = torch.exp(-exponents @ torch.from_numpy(t))
         return float((d[:, None] * dense * d).norm())
 
-    options = {"maxiter": 4000, "fatol": 1e-10, "xatol": 1e-8}
-    best = quasi_newton(norm, np.zeros(group.dim), method="Nelder-Mead", options=options).fun
+    search = {"method": "Nelder-Mead", "options": {"maxiter": 4000, "fatol": 1e-10, "xatol": 1e-8}}
+    best = quasi_newton(norm, np.zeros(group.dim), **search).fun
     assert found.value == pytest.approx(best, rel=1e-4)

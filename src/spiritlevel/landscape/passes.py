@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -86,17 +87,18 @@ class Passes:
             return vmap(score)(points)
 
     def fast(self, place: Place) -> Score:
-        """Compiled, one program for all batches of a form."""
-        vector, total = self.vector(place), torch.zeros(2, dtype=torch.float64)
-        total = total.to(self.objective.device)
-        for n, batch in enumerate(self.objective.batches):
-            form = tuple((t.shape, t.dtype) for t in leaves(batch))
-            if form not in self.compiled:
-                self.compiled[form] = torch.compile(self._of_batch, dynamic=False, fullgraph=True)
-            here = self.objective.here(batch)
+        """Compiled, one program for the most common form of batches; others plainly."""
+        vector = self.vector(place)
+        total = torch.zeros(2, dtype=torch.float64, device=self.objective.device)
+        forms = [tuple((t.shape, t.dtype) for t in leaves(b)) for b in self.objective.batches]
+        common = Counter(forms).most_common(1)[0][0]
+        if common not in self.compiled:
+            self.compiled[common] = torch.compile(self._of_batch, dynamic=False, fullgraph=True)
+        for n, (batch, form) in enumerate(zip(self.objective.batches, forms, strict=True)):
             y, kept = (None, None) if self.labels is None else self._labels(n)
+            run = self.compiled[common] if form == common else self._of_batch
             with torch.no_grad(), kept_rng():
-                total = total + self.compiled[form](vector, here, y, kept)
+                total = total + run(vector, self.objective.here(batch), y, kept)
         return self._means(total.cpu())
 
     def _of_batch(

@@ -135,11 +135,15 @@ def _fixed(passes: Passes) -> bool:
 
 
 def _tried(passes: Passes, way: Way, places: Sequence[Place]) -> Way:
-    """The way with its distance from plain passes at the first and the last places, or a note."""
-    ends = [places[0], *places[-1:]]
-    group = [*ends, *places[1:-1]][: max(way.size, 2)]
+    """The way with its distance from plain passes at a few places, or a note.
+
+    They are the ends and one between, and not the centre, whose loss is known.
+    """
+    moved = [place for place in places if any(place)] or list(places)
+    ends = [moved[i] for i in sorted({0, len(moved) // 3, len(moved) - 1})]
+    rest = [place for place in places if place not in ends]
     try:
-        found = _made(passes, way, group)[: len(ends)]
+        found = _made(passes, way, [*ends, *rest][: max(way.size, len(ends))])[: len(ends)]
     except torch.OutOfMemoryError:
         return Way(note=f"{way}: memory ran out")
     except Exception as error:  # of a compiler or a batching rule; plain passes are right

@@ -174,6 +174,15 @@ def _newton(
     return t, not chosen.any(), True
 
 
+def _factored(dense: Array) -> tuple[Array, bool] | None:
+    """Cholesky's factor; None of a matrix that is singular, or as good as that."""
+    try:
+        factor = cho_factor(dense)
+    except LinAlgError:
+        return None
+    return factor if factor[0].diagonal().min() ** 2 > SINGULAR else None
+
+
 def _solved(exponents: csr_matrix, weights: Array, slope: Array) -> tuple[Array, bool]:
     """The shortest solution of 2 B'WB x = slope, in units in which the diagonal is 1.
 
@@ -185,12 +194,9 @@ def _solved(exponents: csr_matrix, weights: Array, slope: Array) -> tuple[Array,
         normal = aslinearoperator(table.T) @ aslinearoperator(table)
         return units * cg(normal, units * slope, rtol=INEXACT, maxiter=PATIENCE)[0], True
     dense = (exponents.T @ diags(2 * weights) @ exponents).toarray() * np.outer(units, units)
-    try:
-        factor = cho_factor(dense)
-        if factor[0].diagonal().min() ** 2 > SINGULAR:
-            return units * cho_solve(factor, units * slope), True
-    except LinAlgError:
-        pass
+    factor = _factored(dense)
+    if factor is not None:
+        return units * cho_solve(factor, units * slope), True
     values, vectors = eigh(dense)
     large = values > SINGULAR
     found = vectors[:, large] @ ((vectors[:, large].T @ (units * slope)) / values[large])
