@@ -1,0 +1,1 @@
+"""Thin doors to other frameworks, imported on demand."""

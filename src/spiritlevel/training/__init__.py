@@ -1,0 +1,17 @@
+"""Training that looks for flat minima, one plain loop, and the watch that looks at it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Found when they are first used: one optimizer needs no other, and the watch needs the measures.
+_HOMES: dict[str, str] = {}
+
+__all__: list[str] = []
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'spiritlevel.training' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"spiritlevel.training.{_HOMES[name]}"), name)
