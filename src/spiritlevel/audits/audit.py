@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from spiritlevel.audits.left import left_or_why
 from spiritlevel.audits.verdicts import ALIKE, below, judge, least_seen
 from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
@@ -103,9 +104,10 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
     standing = None if done.interrupted else rest(work.here)
     points = Points(objective, group, work.elements)
     drawn, shown = way_along(points) if way and not done.interrupted else (None, 0.0)
+    freedoms, why = ((), []) if done.interrupted else left_or_why(objective, group)
     told = provenance(
         begin,
-        work.notes,
+        [*work.notes, *why],
         done,
         **described(objective),
         seed=work.seed,
@@ -115,7 +117,7 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
     )
     name, rows = type(objective.module).__name__, tuple(done.found.values())
     freedom = group.freedom()
-    return Audit(name, rows, freedom, work.certificates, standing, drawn, told, points)
+    return Audit(name, rows, freedom, work.certificates, standing, drawn, told, freedoms, points)
 
 
 Found = tuple[Tensor, Certificate | None]  # an element, and its certificate where there is one

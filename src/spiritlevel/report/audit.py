@@ -16,7 +16,7 @@ from spiritlevel.results.certificate import VERDICTS, Certificate
 from spiritlevel.results.data import SPECIAL, plain
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.rest import Rest
-from spiritlevel.results.symmetry import Freedom
+from spiritlevel.results.symmetry import Freedom, Left
 from spiritlevel.results.verdicts import Infimum, Outcome
 
 Words = dict[str, Any]
@@ -50,7 +50,7 @@ def audit_words(audit: Audit) -> Words:
         "points": list(dict.fromkeys(p for row in audit.rows for p in row.values)),
         "certificates": _certificates(audit.certificates),
         "certified": _certified(audit.certificates),
-        "group": _group(audit.group),
+        "group": _group(audit.group, audit.left),
         "provenance": audit.provenance,
         "notes": remarks(audit.provenance),
         "cost": _cost(audit.provenance),
@@ -195,8 +195,9 @@ def _certified(certificates: Mapping[str, Certificate]) -> str:
     return max((c.verdict for c in certificates.values()), key=VERDICTS.index, default="")
 
 
-def _group(group: Freedom) -> Words:
+def _group(group: Freedom, left: Sequence[Left]) -> Words:
     return {
+        "left": [_capital(one.text) for one in left],
         "freedom": _freedom(group.dim),
         "kinds": [(kind, f"{count:,}") for kind, count in group.kinds.items()],
         "blocked": [(block.by, _some(block.parameters)) for block in group.blocked],

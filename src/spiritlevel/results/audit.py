@@ -16,7 +16,7 @@ from spiritlevel.results.grid import Cell, Column, Grid, cells
 from spiritlevel.results.provenance import OfNetwork, interruption, remarks, versions_line
 from spiritlevel.results.rest import Rest
 from spiritlevel.results.result import Result, by_name
-from spiritlevel.results.symmetry import Freedom
+from spiritlevel.results.symmetry import Freedom, Left
 from spiritlevel.results.verdicts import ERRORS, STAYED, Infimum, Outcome, spread
 from spiritlevel.results.way import Way
 
@@ -216,6 +216,7 @@ class Audit(Result, kind="audit", schema=4):
     rest: Rest | None
     way: Way | None
     provenance: OfAudit
+    left: tuple[Left, ...] = ()  # freedoms that are no rescalings
     points: Any = field(default=None, repr=False, metadata=LIVE)
 
     @property
@@ -274,7 +275,9 @@ class Audit(Result, kind="audit", schema=4):
         """What was done and how well it is known, in words."""
         p = self.provenance
         cost = f"seed {p['seed']}, {p['products']:.0f} products, {p['seconds']:.0f} s"
+        freedoms = [f"Left as they are: {'; '.join(one.text for one in self.left)}."]
         last = [*interruption(p), *remarks(p), f"{cost}, {versions_line(p)}"]
+        last = [*(freedoms if self.left else ()), *last]
         if not self.group.dim:
             blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocked))
             blocks = blocks or "parameters that are not chosen"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.results.certificate import Certificate
@@ -80,6 +80,29 @@ class Freedom:
     dim: int
     kinds: dict[str, int]
     blocked: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A freedom that is no rescaling: how many units, signs or maps of heads change no prediction.
+
+    Permutations and signs are orthogonal maps of the parameters: no norm, spectrum or ball moves.
+    """
+
+    told = ("text",)
+
+    kind: Literal["permutations", "signs", "heads"]
+    count: int
+
+    @property
+    def text(self) -> str:
+        many = f"{self.count:,}"
+        return {
+            "permutations": f"{many} units can change places: no norm and no spectrum sees that",
+            "signs": f"{many} units can change their sign: no norm and no spectrum sees that",
+            "heads": f"{many} maps of attention heads (any invertible matrix) are not divided out; "
+            "geodesic_curvature is a measure that does",
+        }[self.kind]
 
 
 @dataclass(frozen=True, eq=False)

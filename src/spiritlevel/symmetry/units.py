@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from spiritlevel.symmetry.tracing.record import Operation, Rule
 from spiritlevel.symmetry.tracing.state import Heads, Scales, Walk
 from spiritlevel.symmetry.verify import exactly, verify
 
+LARGE = 8  # units of a set, from which on one order of it is as good as never drawn twice
 MOST_SPLIT = 64  # units of a set that is split into its interchangeable parts
 SAME = 1e-5  # relative: models may round to float32 inside
 Axis = tuple[str, int]  # a parameter, and the axis along which units lie
@@ -146,6 +147,9 @@ def _applied(units: Units, objective: Objective, order: Tensor) -> Objective:
     return objective.at(moved, buffers=buffers)
 
 
+Move = tuple[Units | HeadMap, Tensor]  # a symmetry and one of its elements
+
+
 @set_apart()
 def permutations(model: nn.Module | Objective, example: Any = None) -> tuple[Units, ...]:
     """Sets of units that can change places: hidden units, channels, streams, whatever they do.
@@ -157,33 +161,47 @@ def permutations(model: nn.Module | Objective, example: Any = None) -> tuple[Uni
     for units in _by_label(labels).values():
         signature = tuple((axis, len(found)) for axis, found in units.items())
         sets.setdefault(signature, []).append(units)
-    found = []
+    candidates = []
     for signature, members in sets.items():
         if len(members) < 2:
             continue
         places = {axis: torch.tensor([unit[axis] for unit in members]) for axis, _ in signature}
-        found += _interchangeable(model, example, Units(_name(list(places)), places))
-    return tuple(found)
+        candidates.append(Units(_name(list(places)), places))
+    # Large sets move at once as a rule, and two proofs do for all: orders that are drawn for each
+    # do not make up for one another. Small sets might.
+    large = [_generating(one, seed) for seed, one in enumerate(candidates) if one.size >= LARGE]
+    together = all(_proved(model, example, moves) for moves in zip(*large, strict=True))
+    return tuple(
+        part
+        for one in candidates
+        for part in (
+            [one] if together and one.size >= LARGE else _interchangeable(model, example, one)
+        )
+    )
 
 
 def _interchangeable(model: nn.Module | Objective, example: Any, units: Units) -> list[Units]:
-    """The whole set if it can be permuted at will, else its parts that can.
-
-    A cycle and one transposition generate all permutations, so two proofs are enough.
-    """
+    """The whole set if it can be permuted at will, else its parts that can."""
     if units.size < 2:
         return []
-    cycle = torch.arange(units.size).roll(1)
-    if all(_proved(model, example, units, p) for p in (cycle, _swap(units.size, 0, 1))):
+    if all(_proved(model, example, [move]) for move in _generating(units)):
         return [units]
     if units.size > MOST_SPLIT:
         return []
-    alike = [0] + [
-        i for i in range(1, units.size) if _proved(model, example, units, _swap(units.size, 0, i))
-    ]
+    swaps = [(units, _swap(units.size, 0, i)) for i in range(1, units.size)]
+    alike = [0, *(i for i, move in enumerate(swaps, 1) if _proved(model, example, [move]))]
     rest = [i for i in range(units.size) if i not in alike]
     parts = [_part(units, alike)] if len(alike) > 1 else []
     return parts + (_interchangeable(model, example, _part(units, rest)) if rest else [])
+
+
+def _generating(units: Units, seed: int = 0) -> tuple[Move, Move]:
+    """A cycle and a transposition in it generate all permutations: two proofs are enough."""
+    order = units.random(seed)
+    cycle, swap = torch.empty_like(order), torch.arange(units.size)
+    cycle[order] = order.roll(1)
+    swap[order[0]], swap[order[1]] = order[1], order[0]
+    return (units, cycle), (units, swap)
 
 
 def _swap(size: int, a: int, b: int) -> Tensor:
@@ -208,7 +226,10 @@ def head_maps(model: nn.Module | Objective, example: Any = None) -> tuple[HeadMa
     found: list[HeadMap] = []
     for attention in heads:
         found += _query_key(attention, units) + _value_output(attention, units)
-    return tuple(m for m in found if _proved(model, example, m, m.random(1)))
+    moves = [(one, one.random(seed)) for seed, one in enumerate(found, 1)]
+    if not _proved(model, example, moves):
+        moves = [move for move in moves if _proved(model, example, [move])]
+    return tuple(one for one, _ in moves)
 
 
 def _labelled(
@@ -325,19 +346,23 @@ def _name(axes: list[Axis]) -> str:
     return modules[0] if len(modules) == 1 else f"{modules[0]} -> {modules[-1]}"
 
 
-def _proved(
-    model: nn.Module | Objective, example: Any, symmetry: Units | HeadMap, element: Tensor
-) -> bool:
-    """Whether a random element leaves the predictions as they are."""
+def _proved(model: nn.Module | Objective, example: Any, moves: Sequence[Move]) -> bool:
+    """Whether all of these elements, one after the other, leave the predictions as they are."""
+    if not moves:
+        return True
     if isinstance(model, Objective):
-        exact = exactly(model)
-        return verify(exact, symmetry.apply(exact, element)).holds
+        twin = exact = exactly(model)
+        for symmetry, element in moves:
+            twin = symmetry.apply(twin, element)
+        return verify(exact, twin).holds
     predictor, _ = predictor_of(model, example)
     exact_model = cast(predictor.model, torch.float64, torch.device("cpu"))
     given = map_tensors(lambda t: t.double() if t.is_floating_point() else t, predictor.example)
     held = {**dict(exact_model.named_parameters()), **dict(exact_model.named_buffers())}
-    names = set(_touched(symmetry))
-    moved = symmetry.act({n: t.detach() for n, t in held.items() if n in names}, element)
+    names = {name for symmetry, _ in moves for name in _touched(symmetry)}
+    moved = {n: t.detach() for n, t in held.items() if n in names}
+    for symmetry, element in moves:
+        moved = symmetry.act(moved, element)
     with torch.no_grad():
         before = predictor.answers(exact_model, given)
         for name, tensor in moved.items():
