@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spiritlevel.base import doors
-from spiritlevel.base.tensors import gaussian
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.training import buffers
 from spiritlevel.training.wrapping import Closure, Wrapping, closures_of, evaluated
 
@@ -90,7 +90,7 @@ class EntropySGD(Wrapping):
         buffers.only_modules(model)
         self.version, self.inner, self.model, self.steps = version, inner, model, 0
         own = {name: options.pop(name, value) for name, value in VERSIONS[version].items()}
-        super().__init__(params, base, own, options, seed)
+        super().__init__(params, base, own, options, generator(seed))
 
     def check(self, group: Any) -> None:
         for name in ("gamma", "scoping", "noise", "gradient", "inner_momentum"):

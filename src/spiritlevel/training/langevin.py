@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from spiritlevel.base import doors
-from spiritlevel.base.tensors import gaussian
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.training.wrapping import Closure, Wrapping, evaluated
 
 
@@ -33,7 +33,7 @@ class SGLD(Wrapping):
     ) -> None:
         doors.number("lr", lr, above=0)
         own, options = {"temperature": temperature}, {"lr": lr, "weight_decay": weight_decay}
-        super().__init__(params, torch.optim.SGD, own, options, seed)
+        super().__init__(params, torch.optim.SGD, own, options, generator(seed))
 
     def check(self, group: Any) -> None:
         doors.number("temperature", group["temperature"], 0)

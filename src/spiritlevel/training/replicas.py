@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensor_doors import device as known_device
-from spiritlevel.base.tensors import gaussian, map_leaves
+from spiritlevel.base.tensors import gaussian, generator, map_leaves
 from spiritlevel.training.wrapping import OWN, Closure, Wrapping, closures_of, evaluated, mean_loss
 
 Coupling = float | tuple[float, float] | Callable[[int], float]
@@ -57,7 +57,7 @@ class ReplicatedSGD(Wrapping):
         self.count, self.coupling, self.spread, self.steps = replicas, coupling, spread, 0
         self.replicas: list[list[Tensor]] = []
         self.states: list[Any] = []
-        super().__init__(params, base, {}, options, seed)
+        super().__init__(params, base, {}, options, generator(seed))
 
     def gamma(self) -> float:
         """The coupling of the step that comes."""
