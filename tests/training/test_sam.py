@@ -177,9 +177,18 @@ def test_step_at_the_top_goes_down_and_elsewhere_says_what_is_missing() -> None:
         with pytest.raises(sl.SpiritlevelError, match=message):
             wrong()
     F.cross_entropy(model(X), Y).backward()
+    seen: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(optimizer.steps))
     optimizer.step()
     other.step(closure_of(twin, other))
     assert torch.equal(flat(model), flat(twin))
+    assert seen == [1]  # one step is one, whatever it calls
+    optimizer.step(closure_of(model, optimizer))
+    F.cross_entropy(model(X), Y).backward()
+    optimizer.ascend()
+    F.cross_entropy(model(X), Y).backward()
+    optimizer.descend()
+    assert seen == [1, 2, 3]
 
 
 def test_every_third_step_climbs() -> None:

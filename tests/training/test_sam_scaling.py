@@ -173,13 +173,21 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from test_sam_scaling import X, Y, flat, net
 from spiritlevel.training.sam import SAM
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+X, Y, weights = torch.load(f"{folder}/given.pt", weights_only=True)
 x, y, found = X[rank::2], Y[rank::2], {}
+
+def net():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    model.double().load_state_dict(weights)
+    return model
+
+def flat(model):
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 def gone(sync, way):
     model = net()
@@ -225,9 +233,8 @@ def slope(model: nn.Module, at: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def test_two_processes_climb_together_or_each_on_its_own(tmp_path: Path) -> None:
-    home = Path(__file__).parent
-    paths = [str(home), str(home.parent), *sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    torch.save((X, Y, net().state_dict()), tmp_path / "given.pt")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(rank), str(tmp_path)],

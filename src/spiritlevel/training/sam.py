@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,11 @@ from torch.optim import Optimizer
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.training import buffers
-from spiritlevel.training.balancing import Balanced
 from spiritlevel.training.climbing import climb, part, size
 from spiritlevel.training.wrapping import Closure, Wrapping, closures_of, evaluated, mean_loss
+
+if TYPE_CHECKING:
+    from spiritlevel.training.balancing import Balanced
 
 Adaptive = Literal["element", "filter", "orbit"]
 Stage = Literal["level", "climbed", "returned"]
@@ -69,7 +71,7 @@ class SAM(Wrapping):
         if not sync and not hasattr(model, "no_sync"):
             raise SpiritlevelError("sync=False needs processes: give model=, the module in a DDP")
         self.norm, self.every, self.model, self.sync = float(norm), every, model, sync
-        self.balance, self.orbit = balance, None if orbit is None else Balanced(orbit, model)
+        self.balance, self.orbit = balance, None if orbit is None else _balanced(orbit, model)
         self.steps, self.log_scales, self.balanced_at = 0, None, 0
         self._stage: Stage = "level"
         self._home: list[tuple[Tensor, Tensor]] = []
@@ -119,17 +121,15 @@ class SAM(Wrapping):
         return loss
 
     def _without_closure(self) -> None:
-        if self._stage == "climbed":
-            self.descend()
-        elif self._stage == "returned":
-            self.base.step()
-        elif not self.due:
-            self.descend()
-        else:
+        if self._stage == "level" and self.due:
             raise SpiritlevelError(
                 "step() needs two gradients: give step(closure), or call ascend(), backward() and "
                 "descend()"
             )
+        if self._stage != "returned":  # descend() has done this already
+            self._return()
+            self.steps += 1
+        self.base.step()
 
     def _uphill(self, closure: Closure) -> Any:
         """The gradient of one part, uphill if it is due; the weights are where they were."""
@@ -226,6 +226,13 @@ class SAM(Wrapping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._units = None
+
+
+def _balanced(orbit: Any, model: nn.Module | None) -> Balanced:
+    """The orbit of a module's weights; the symmetries are imported by those who use them."""
+    from spiritlevel.training.balancing import Balanced
+
+    return Balanced(orbit, model)
 
 
 def _shares(weights: Any, count: int) -> list[float]:
