@@ -1,11 +1,13 @@
 """The step of adaptive sharpness-aware minimization against pytorch_optimizer.
 
 Theirs is rho T^2 g / ||T g|| with T = |w| for all parameters, biases too, and so is our first
-step. The published code (Kwon et al., 2021) takes T = |w| + 0.01 for weights and T = 1 for biases,
-which no rescaling of layers leaves as it is.
+step, and our optimizer with eta=0. The published code (Kwon et al., 2021) takes T = |w| + 0.01 for
+weights and T = 1 for biases, which no rescaling of layers leaves as it is.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from architectures import randomized
 from cases import labels, mlp, randn
 from peering import peer
 from spiritlevel.measures.ball import worst_in_ball
+from spiritlevel.training.sam import SAM
 
 optimizers = peer("pytorch_optimizer")
 
@@ -63,3 +66,54 @@ def test_no_step_of_theirs_is_worse_than_our_worst(adaptive: bool) -> None:
         ours = worst_in_ball(objective, rho, scale=scale).rise
         assert theirs <= ours * (1 + 1e-6)
         assert theirs >= least * ours
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_our_optimizer_climbs_in_their_direction(adaptive: bool) -> None:
+    """To the last bits; as far as their norm in float32 says."""
+    model, x, y = randomized(mlp()).double(), randn(20, 4), labels(20)
+    theirs = step(model, F.cross_entropy(model(x), y), 0.3, adaptive=adaptive)
+    optimizer = SAM(model.parameters(), rho=0.3, adaptive=adaptive, eta=0.0, lr=0.1)
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.ascend()
+    ours = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - before
+    torch.testing.assert_close(ours / ours.norm(), theirs / theirs.norm(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_our_optimizer_steps_as_theirs(base: type[torch.optim.Optimizer], adaptive: bool) -> None:
+    """To 1e-12, with numbers that float32, in which they divide, holds: the norm is 1."""
+    model, x, y = randomized(mlp()).double(), randn(20, 4), labels(20)
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    start = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    def loss(w: Tensor) -> Tensor:
+        pieces = w.split([shape.numel() for shape in shapes.values()])
+        params = {n: p.view(s) for (n, s), p in zip(shapes.items(), pieces, strict=True)}
+        return F.cross_entropy(torch.func.functional_call(model, params, (x,)), y)
+
+    ends = []
+    for who in (SAM, optimizers.SAM):
+        w = nn.Parameter(start.clone())
+        own: dict[str, Any] = {"eta": 0.0} if who is SAM else {"perturb_eps": 0.0}
+        optimizer = who([w], base, rho=0.25, adaptive=adaptive, lr=0.05, weight_decay=0.1, **own)
+        for _ in range(4):
+            (g,) = torch.autograd.grad(loss(w), w)
+            size = float((g * w.detach().abs() if adaptive else g).norm())
+
+            def closure(w: nn.Parameter = w, size: float = size) -> Tensor:
+                w.grad = None
+                value = loss(w) / size
+                value.backward()
+                return value
+
+            if who is not SAM:
+                closure()
+            optimizer.step(closure)
+        ends.append(w.detach())
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)
+    assert (ends[0] - start).abs().max() > 1e-2
