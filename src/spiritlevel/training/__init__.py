@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 # Found when they are first used: one optimizer needs no other, and the watch needs the measures.
 _HOMES: dict[str, str] = {
+    "PathSGD": "paths",
     "SaddleFreeNewton": "saddlefree",
 }
 
 __all__ = [
+    "PathSGD",
     "SaddleFreeNewton",
 ]
 
 if TYPE_CHECKING:
+    from spiritlevel.training.paths import PathSGD
     from spiritlevel.training.saddlefree import SaddleFreeNewton
 
 
