@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 # Found when they are first used: one optimizer needs no other, and the watch needs the measures.
 _HOMES: dict[str, str] = {
+    "FlatMinimumSearch": "flat",
     "PathSGD": "paths",
     "SaddleFreeNewton": "saddlefree",
 }
 
 __all__ = [
+    "FlatMinimumSearch",
     "PathSGD",
     "SaddleFreeNewton",
 ]
 
 if TYPE_CHECKING:
+    from spiritlevel.training.flat import FlatMinimumSearch
     from spiritlevel.training.paths import PathSGD
     from spiritlevel.training.saddlefree import SaddleFreeNewton
 

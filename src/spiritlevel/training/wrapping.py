@@ -51,6 +51,10 @@ class Wrapping(Optimizer):
         self.draws = None if seed is None else generator(seed)
         self._built = True
 
+    def step(self, closure: Any = None) -> Any:
+        """One step; a closure clears the gradients, calls backward() and returns the loss."""
+        raise NotImplementedError
+
     def check(self, group: Mapping[str, Any]) -> None:
         """Refuse options of a group that cannot be used."""
 
@@ -116,19 +120,19 @@ class Wrapping(Optimizer):
         """All parameters, group by group."""
         return [p for group in self.param_groups for p in group["params"]]
 
-    def slopes(self) -> list[Tensor]:
-        """All gradients; zeros where there is none."""
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self.weights()]
-
-    def per_weight(self, name: str) -> list[Any]:
-        """An option of the groups, once for each of their parameters."""
-        return [group[name] for group in self.param_groups for _ in group["params"]]
-
 
 def evaluated(closure: Closure) -> Any:
     """What a closure returns, with gradients, whatever the surroundings."""
     with torch.enable_grad():
         return closure()
+
+
+def mean_loss(losses: Sequence[Any], shares: Sequence[float]) -> Any:
+    """The mean of what closures returned; None where one returned nothing."""
+    if any(loss is None for loss in losses):
+        return None
+    plain = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
+    return sum(share * loss for share, loss in zip(shares, plain, strict=True))
 
 
 def closures_of(closure: Any, count: int | None, name: str) -> list[Closure]:
