@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 _HOMES: dict[str, str] = {
     "FlatMinimumSearch": "flat",
     "PathSGD": "paths",
+    "RaiseThenDecay": "schedules",
+    "Restarting": "schedules",
     "SaddleFreeNewton": "saddlefree",
 }
 
 __all__ = [
     "FlatMinimumSearch",
     "PathSGD",
+    "RaiseThenDecay",
+    "Restarting",
     "SaddleFreeNewton",
 ]
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from spiritlevel.training.flat import FlatMinimumSearch
     from spiritlevel.training.paths import PathSGD
     from spiritlevel.training.saddlefree import SaddleFreeNewton
+    from spiritlevel.training.schedules import RaiseThenDecay, Restarting
 
 
 def __getattr__(name: str) -> Any:
