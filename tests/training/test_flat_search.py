@@ -86,6 +86,43 @@ def test_a_step_is_the_formula(bend: type[nn.Module]) -> None:
     assert torch.allclose(alone, dense(net(bend=bend), 0.0)[1], rtol=1e-12, atol=1e-15)
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x[:, :, None])[0][:, -1])
+
+
+def normed() -> nn.Module:
+    """Zeros at the end, behind which vmap's wrong derivatives of the norm would not be seen."""
+    model: Any = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2))
+    nn.init.zeros_(model[3].weight)
+    return model
+
+
+@pytest.mark.parametrize("make", [normed, Recurrent])
+def test_where_vmap_is_wrong_or_silent_the_slope_is_right(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(4)
+    model = make().double()
+    one = FlatMinimumSearch(model.parameters(), torch.optim.Adam, model=model, lr=0.05)
+    for _ in range(2):  # away from the zeros, with what was decided at them
+        one.step(closure_of(model, one))
+    before = flat(model)
+    optimizer = FlatMinimumSearch(model.parameters(), model=model, weight=1.0, lr=1.0)
+    optimizer._mapped = one._mapped
+    optimizer.step(lambda: (optimizer.zero_grad(), model(X).sum())[1])
+    slope = before - flat(model)
+    direction = torch.randn(len(slope), generator=torch.Generator().manual_seed(0)).double()
+    found = []
+    for sign in (1, -1):
+        moved = before + sign * 1e-5 * direction
+        nn.utils.vector_to_parameters(moved, model.parameters())
+        found.append(measured(model))
+    assert float(slope @ direction) == pytest.approx((found[0] - found[1]) / 2e-5, rel=1e-6)
+
+
 def test_with_a_weight_of_zero_it_is_its_base() -> None:
     model, plain = net(), net()
     optimizer = FlatMinimumSearch(

@@ -88,12 +88,21 @@ def _outputs(objective: Objective, batch: Batch) -> int:
         return objective.outputs(objective.params, one).numel()
 
 
-def squared_jacobian(outputs: Callable[[Params], Tensor], params: Params) -> Tensor:
-    """(d o_k / d w_i)^2, (outputs, parameters); differentiable."""
+def squared_jacobian(
+    outputs: Callable[[Params], Tensor], params: Params, *, mapped: bool = True
+) -> Tensor:
+    """(d o_k / d w_i)^2, (outputs, parameters), by vmap or row after row.
+
+    Derivatives of what vmap makes are not always right: through layer norms they are wrong.
+    """
     found = vjp(outputs, params)
     out, pull = found[0], found[1]
     unit = torch.eye(out.numel(), dtype=out.dtype, device=out.device)
-    rows = vmap(lambda v: flatten(pull(v.reshape(out.shape))[0]))(unit)
+
+    def row(v: Tensor) -> Tensor:
+        return flatten(pull(v.reshape(out.shape))[0])
+
+    rows = vmap(row)(unit) if mapped else torch.stack([row(v) for v in unit])
     return rows.square()
 
 

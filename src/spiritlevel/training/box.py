@@ -13,7 +13,14 @@ from torch.func import grad, vmap
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import twice_differentiable
-from spiritlevel.base.tensors import flatten, leaves, map_tensors, spans
+from spiritlevel.base.tensors import (
+    flatten,
+    gaussian,
+    generator,
+    leaves,
+    map_tensors,
+    spans,
+)
 from spiritlevel.measures.description import (
     MOST_OUTPUTS,
     minus_log_box,
@@ -26,6 +33,8 @@ from spiritlevel.objective.singles import ROOM
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments of a model, by place and by name
 Squares = Callable[[dict[str, Tensor]], Tensor]  # of some examples, summed: (outputs, parameters)
+NUDGE = 0.1  # relative to the usual weight
+AGREES = 1e-6
 
 
 @dataclass(frozen=True)
@@ -37,15 +46,18 @@ class Box:
     silent: int
 
 
-def box(model: nn.Module, live: Mapping[str, Tensor], calls: list[Call]) -> Box:
+def box(
+    model: nn.Module, live: Mapping[str, Tensor], calls: list[Call], *, mapped: bool = False
+) -> Box:
     """B = minus the log volume of the box and its gradient, in float64, the model in eval mode.
 
     B is a function of S, the mean over the examples of the squared Jacobians of the outputs, so
-    that dB = <dB/dS, dS>: S first, and then the gradient of <dB/dS, S>, some examples at a time.
+    that dB = <dB/dS, dS>: S first, and then the gradient of <dB/dS, S>, some examples at a time,
+    by vmap if `mapped`, which has to be right for this model: see `mappable`.
     """
     params = {name: p.detach().double() for name, p in live.items()}
     with _as_used(model):
-        pieces = [piece for call in calls for piece in _pieces(model, params, call)]
+        pieces = [piece for call in calls for piece in _pieces(model, params, call, mapped)]
         examples = sum(count for _, count in pieces)
         with torch.no_grad():
             found = [one(params) for one, _ in pieces]
@@ -83,8 +95,40 @@ def _slope(params: dict[str, Tensor], mean: Tensor) -> tuple[Tensor, float, Tens
     return unseen, float(value.detach()), weights
 
 
+def mappable(model: nn.Module, live: Mapping[str, Tensor], call: Call) -> bool:
+    """Whether vmap has the second derivatives that plain differentiation has, on two examples.
+
+    It is wrong through layer norms (torch 2.13), and for some models it does not work at all. Near
+    the point, not at it: where weights are zero much of a model is not seen.
+    """
+    draws, size = generator(0), flatten(dict(live)).detach().double().square().mean().sqrt()
+    params = {}
+    for name, p in live.items():
+        exact = p.detach().double()
+        params[name] = exact + NUDGE * size * gaussian(tuple(p.shape), draws, exact)
+    few = map_tensors(lambda t: t[:2] if t.ndim else t, call)
+    slopes = []
+    with _as_used(model):
+        for mapped in (False, True):
+            one, _ = next(_pieces(model, params, few, mapped))
+
+            def mixed(point: dict[str, Tensor], one: Squares = one) -> Tensor:
+                squares = one(point)
+                shape = tuple(squares.shape)
+                return (squares * gaussian(shape, generator(1), squares.detach())).sum()
+
+            try:
+                slopes.append(flatten(grad(mixed)(params)))
+            except (RuntimeError, ValueError, IndexError):  # no batching rule, or control flow
+                if not mapped:
+                    raise
+                return False
+    right, found = slopes
+    return bool((found - right).norm() <= AGREES * right.norm())
+
+
 def _pieces(
-    model: nn.Module, params: dict[str, Tensor], call: Call
+    model: nn.Module, params: dict[str, Tensor], call: Call, mapped: bool
 ) -> Iterator[tuple[Squares, int]]:
     """The squared Jacobians of a few examples at a time, as functions of the parameters."""
     inputs = map_tensors(lambda t: t.double() if t.is_floating_point() else t, call)
@@ -95,15 +139,16 @@ def _pieces(
             "the model was called with inputs that have no common axis of examples; "
             "FlatMinimumSearch needs one row for each example"
         )
-    one = _jacobian_of_one(model, inputs)
-    outputs = len(one(params, *(t[0] for t in tensors)))
+    one = _jacobian_of_one(model, inputs, mapped)
+    with torch.no_grad():
+        outputs = len(one(params, *(t[0] for t in tensors)))
     at_once = max(ROOM["cpu"] // (outputs * sum(p.numel() for p in params.values())), 1)
     for start in range(0, count, at_once):
         rows = [t[start : start + at_once] for t in tensors]
-        yield _summed(one, rows), len(rows[0])
+        yield _summed(one, rows, mapped), len(rows[0])
 
 
-def _jacobian_of_one(model: nn.Module, inputs: Any) -> Callable[..., Tensor]:
+def _jacobian_of_one(model: nn.Module, inputs: Any, mapped: bool) -> Callable[..., Tensor]:
     """Of the parameters and the tensors of one example without its axis."""
     scope = Scope(model)
     held = {
@@ -123,24 +168,18 @@ def _jacobian_of_one(model: nn.Module, inputs: Any) -> Callable[..., Tensor]:
             state = {f"model.{name}": value for name, value in point.items()}
             return scope.at({**held, **state}, run, example)
 
-        return squared_jacobian(outputs, params)
+        return squared_jacobian(outputs, params, mapped=mapped)
 
     return squares
 
 
-def _summed(one: Callable[..., Tensor], rows: list[Tensor]) -> Squares:
-    """Over some examples, by vmap where the model allows it."""
-
-    def alone(params: dict[str, Tensor]) -> Tensor:
-        return torch.stack([one(params, *example) for example in zip(*rows, strict=True)]).sum(0)
+def _summed(one: Callable[..., Tensor], rows: list[Tensor], mapped: bool) -> Squares:
+    """Over some examples."""
 
     def together(params: dict[str, Tensor]) -> Tensor:
-        try:
+        if mapped:
             return vmap(one, in_dims=(None, *[0] * len(rows)))(params, *rows).sum(0)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, ValueError, IndexError):  # no batching rule, or control flow
-            return alone(params)
+        return torch.stack([one(params, *example) for example in zip(*rows, strict=True)]).sum(0)
 
     return together
 

@@ -15,7 +15,7 @@ from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import map_tensors
 from spiritlevel.objective.module import unwrap
-from spiritlevel.training.box import Call, box
+from spiritlevel.training.box import Call, box, mappable
 from spiritlevel.training.live import lent, named_in
 from spiritlevel.training.wrapping import Closure, Wrapping, evaluated
 
@@ -73,6 +73,7 @@ class FlatMinimumSearch(Wrapping):
         self.losses, self.looked = 0.0, 0  # the sum and the number since the last change
         self.error, self.average = math.inf, math.nan
         self._live = named_in(unwrap(model)[0], self.weights())
+        self._mapped: bool | None = None
         self._attach()
 
     def check(self, group: Mapping[str, Any]) -> None:
@@ -117,7 +118,10 @@ class FlatMinimumSearch(Wrapping):
                 "the closure did not call model; give the model that it calls, and do not close() "
                 "the optimizer before"
             )
-        found = box(unwrap(self.model)[0], self._live, calls)
+        model = unwrap(self.model)[0]
+        if self._mapped is None:
+            self._mapped = mappable(model, self._live, calls[0])
+        found = box(model, self._live, calls, mapped=self._mapped)
         self.penalty, self.silent = found.value, found.silent
         for name, slope in found.gradient.items():
             grown, mine = weights[name] * slope, own[name]

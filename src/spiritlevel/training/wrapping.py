@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.tensors import generator
 
 Closure = Callable[[], Any]
 OWN = "spiritlevel"  # where the state_dict keeps what torch's optimizers do not have
@@ -37,7 +36,7 @@ class Wrapping(Optimizer):
         base: type[Optimizer],
         own: Mapping[str, Any],
         options: Mapping[str, Any],
-        seed: int | None = None,
+        draws: torch.Generator | None = None,
     ) -> None:
         _only_bases(base, type(self).__name__)
         _known(base, options, [*own, *_arguments(type(self))], type(self).__name__)
@@ -48,7 +47,7 @@ class Wrapping(Optimizer):
         self.base = _made(base, groups, options)
         super().__init__(groups, {**self.own, **self.base.defaults})
         self._share(self.base.param_groups, self.base.state)
-        self.draws = None if seed is None else generator(seed)
+        self.draws = draws
         self._built = True
 
     def step(self, closure: Any = None) -> Any:
