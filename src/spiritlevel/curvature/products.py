@@ -40,7 +40,11 @@ def hessian(
     """
     only_objectives(objective)
     one_of("compile", compile, ("auto", True, False))
-    way = climb(objective, rung)
+    return hessian_by(climb(objective, rung), objective, compile=compile)
+
+
+def hessian_by(way: Rung, objective: Objective, *, compile: CompileChoice = False) -> Operator:
+    """H by a way that was checked before, perhaps at another point of the same function."""
     engine = _engine(objective, way, compile)
     return _operator(
         objective,

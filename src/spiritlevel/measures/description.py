@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -45,7 +45,10 @@ def output_squares(objective: Objective) -> Tensor:
         )
     outputs = counts.pop()
     total = torch.zeros(outputs, objective.size, dtype=torch.float64, device=objective.device)
-    one = functools.partial(_squares, objective, outputs)
+
+    def one(params: Params, example: Batch) -> Tensor:
+        single = alone_in_a_batch(example)
+        return squared_jacobian(lambda point: objective.outputs(point, single), params)
 
     def alone(single: Batch) -> Tensor:
         return one(objective.params, map_tensors(lambda t: t[0], single))
@@ -57,18 +60,18 @@ def output_squares(objective: Objective) -> Tensor:
         raise SpiritlevelError(
             "the squared derivatives of the outputs are too large for float64; rescale the data"
         )
-    return total.masked_fill(_silent(objective, total.sum(0)), 0.0)
+    return total.masked_fill(silent(objective.vector, objective.spans, total.sum(0)), 0.0)
 
 
-def _silent(objective: Objective, squares: Tensor) -> Tensor:
+def silent(vector: Tensor, spans: Mapping[str, slice], squares: Tensor) -> Tensor:
     """Where a derivative is zero, or rounding in units of its weight, which no rescaling changes.
 
     A weight near zero is measured by its module's; where all of those are zero nothing tells.
     """
     modules: dict[str, list[slice]] = {}
-    for name, span in objective.spans.items():
+    for name, span in spans.items():
         modules.setdefault(name.rpartition(".")[0], []).append(span)
-    weights = objective.vector.square()
+    weights = vector.square()
     scale = weights.clone()
     for members in modules.values():
         mean = torch.cat([weights[span] for span in members]).mean()
@@ -85,14 +88,34 @@ def _outputs(objective: Objective, batch: Batch) -> int:
         return objective.outputs(objective.params, one).numel()
 
 
-def _squares(objective: Objective, outputs: int, params: Params, example: Batch) -> Tensor:
-    """Of one example without its axis, (outputs, parameters)."""
-    alone = alone_in_a_batch(example)
-    found = vjp(lambda point: objective.outputs(point, alone), params)
+def squared_jacobian(
+    outputs: Callable[[Params], Tensor], params: Params, *, mapped: bool = True
+) -> Tensor:
+    """(d o_k / d w_i)^2, (outputs, parameters), by vmap or row after row.
+
+    Derivatives of what vmap makes are not always right: through layer norms they are wrong.
+    """
+    found = vjp(outputs, params)
     out, pull = found[0], found[1]
-    unit = torch.eye(outputs, dtype=objective.dtype, device=objective.device)
-    rows = vmap(lambda v: flatten(pull(v.reshape(out.shape))[0]))(unit)
+    unit = torch.eye(out.numel(), dtype=out.dtype, device=out.device)
+
+    def row(v: Tensor) -> Tensor:
+        return flatten(pull(v.reshape(out.shape))[0])
+
+    rows = vmap(row)(unit) if mapped else torch.stack([row(v) for v in unit])
     return rows.square()
+
+
+def minus_log_box(squares: Tensor, eps: float = TOLERATED) -> Tensor:
+    """The B of `flat_minimum_search` from the means of (d o_k / d w_i)^2; differentiable.
+
+    Every weight (column) is seen by some output; where one output does not, |.| has the slope 0.
+    """
+    seen = squares.sum(0)
+    share = squares / seen
+    rows = (torch.where(share > 0, share, 1.0).sqrt() * (share > 0)).sum(1)
+    n = len(seen)
+    return (seen.log().sum() + n * rows.square().sum().log() - n * math.log(eps)) / 2
 
 
 def _shared_squares(instruments: Instruments) -> Tensor:
@@ -111,13 +134,11 @@ def flat_minimum_search(instruments: Instruments, eps: float = TOLERATED) -> Est
     squares = _shared_squares(instruments)
     seen = squares.sum(0)
     squares, seen = squares[:, seen > 0], seen[seen > 0]
-    n = len(seen)
-    if n == 0:
+    if not len(seen):
         raise SpiritlevelError("no output depends on any of the chosen parameters")
-    rows = (squares / seen).sqrt().sum(1)
-    value = -n * math.log(eps) + float(seen.log().sum()) + n * math.log(float(rows.square().sum()))
+    value = float(minus_log_box(squares, eps))
     seconds = time.perf_counter() - begin
-    return Estimate(value / 2, matvecs=len(squares), seconds=seconds)
+    return Estimate(value, matvecs=len(squares), seconds=seconds)
 
 
 def silent_weights(instruments: Instruments) -> Estimate:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,28 +54,71 @@ def path_norm(instruments: Instruments) -> Estimate:
 def path_norm_of(objective: Objective) -> float:
     """The path norm in float64."""
     exact = objective.to(torch.float64)
-    batch = exact.few(EXAMPLES)
-    if not any(t.is_floating_point() for t in leaves(_inputs(batch))):
-        raise SpiritlevelError("the path norm needs inputs that are numbers, not tokens")
-    if any(is_parametrized(m) for m in exact.module.modules()):
-        raise SpiritlevelError("the path norm needs plain weights, not parametrized modules")
     model, loss = on_cpu(exact)
-    predictor = Predictor(model, lambda m, b: [loss.outputs(m, b)], map_tensors(Tensor.cpu, batch))
-    program = capture(predictor)
-    held = _held(exact, program, canonical_names(model))
-
-    def run(make: Callable[[Tensor], Tensor]) -> Tensor:
-        data = iter(leaves(predictor.example))
-        inputs = [_signal(next(data), make) if value is None else value for value in held]
-        (found,) = _Squared().run(program.graph_module, inputs)
-        return squared(found)
-
-    _check_linear(run)
-    copies = frozen.examples(batch) if frozen.divisible(batch) else 1
-    total = float(run(torch.ones_like).sum()) / copies
+    batch = map_tensors(Tensor.cpu, exact.few(EXAMPLES))
+    predictor = Predictor(model, lambda m, b: [loss.outputs(m, b)], batch)
+    squares = squares_of(predictor, _inputs(batch))
+    point = {**dict(exact.module.named_parameters()), **exact.buffers, **exact.params}
+    held = {name: value.detach().cpu() for name, value in point.items()}
+    check_linear(lambda make: squares.run(squares.weighted(held), make))
+    total = float(squares.total(squares.weighted(held)))
     if not math.isfinite(total):
         raise SpiritlevelError("the path norm overflows: the weights are too large")
     return math.sqrt(total)
+
+
+@dataclass(frozen=True)
+class SquaredNetwork:
+    """A network whose weights are squared, as a function of those squares."""
+
+    program: ExportedProgram
+    names: Mapping[str, str]  # of parameters and buffers in the graph -> their first names
+    example: Any
+    copies: int  # of the network side by side: the examples of the example
+
+    def weighted(self, point: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What goes into the graph by name: weights squared, buffers as they are."""
+        weights = {self.names.get(name) for name in self._parameters()}
+        return {n: Squares(v.square(), v) if n in weights else v for n, v in point.items()}
+
+    def total(self, held: Mapping[str, Any]) -> Tensor:
+        """The sum over all paths of the products of squares: the path norm squared."""
+        return self.run(held, torch.ones_like).sum() / self.copies
+
+    def run(self, held: Mapping[str, Any], make: Callable[[Tensor], Tensor]) -> Tensor:
+        """All outputs, for inputs that `make` makes of the example's."""
+        data = iter(leaves(self.example))
+        inputs: list[Any] = []
+        for spec in self.program.graph_signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                inputs.append(_signal(next(data), make))
+                continue
+            own = self.names.get(_bare(spec.target))
+            inputs.append(
+                self.program.constants.get(str(spec.target)) if own is None else held[own]
+            )
+        found = _Squared().run(self.program.graph_module, inputs)
+        return torch.cat([squared(one).reshape(-1) for one in found])
+
+    def _parameters(self) -> list[str]:
+        specs = self.program.graph_signature.input_specs
+        return [_bare(spec.target) for spec in specs if spec.kind == InputKind.PARAMETER]
+
+
+def squares_of(predictor: Predictor, inputs: Any) -> SquaredNetwork:
+    """The network of squares behind a graph; `inputs` are those of its data that are no labels."""
+    if not any(t.is_floating_point() for t in leaves(inputs)):
+        raise SpiritlevelError("the path norm needs inputs that are numbers, not tokens")
+    if any(is_parametrized(m) for m in predictor.model.modules()):
+        raise SpiritlevelError("the path norm needs plain weights, not parametrized modules")
+    batch = predictor.example
+    copies = frozen.examples(batch) if frozen.divisible(batch) else 1
+    names = canonical_names(predictor.model)
+    return SquaredNetwork(capture(predictor), names, batch, copies)
+
+
+def _bare(target: Any) -> str:
+    return str(target).removeprefix("model.")
 
 
 def _inputs(batch: Batch) -> Any:
@@ -85,23 +129,7 @@ def _signal(data: Tensor, make: Callable[[Tensor], Tensor]) -> Squares | Tensor:
     return Squares(make(data)) if data.is_floating_point() else data
 
 
-def _held(exact: Objective, program: ExportedProgram, names: dict[str, str]) -> list[Any]:
-    """What goes into the graph: weights squared, other tensors as they are, None for the data."""
-    point = {**dict(exact.module.named_parameters()), **exact.buffers, **exact.params}
-    found: list[Any] = []
-    for spec in program.graph_signature.input_specs:
-        if spec.kind == InputKind.USER_INPUT:
-            found.append(None)
-            continue
-        own = names.get(str(spec.target).removeprefix("model."))
-        constant: Any = program.constants.get(str(spec.target))
-        value = (constant if own is None else point[own]).detach().cpu()
-        weight = spec.kind == InputKind.PARAMETER
-        found.append(Squares(value.square(), value) if weight else value)
-    return found
-
-
-def _check_linear(run: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
+def check_linear(run: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> None:
     """Of positive numbers, sums, products with weights and rectifiers make an affine map."""
     draws = generator(0)
 
