@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spiritlevel.training.loop import fit
 
 # Found when they are first used: one optimizer needs no other, and the watch needs the measures.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "fit": "loop",
+}
 
-__all__: list[str] = []
+__all__: list[str] = [
+    "fit",
+]
 
 
 def __getattr__(name: str) -> Any:
