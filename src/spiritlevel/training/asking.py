@@ -74,7 +74,7 @@ def _refuse_schedule(schedule: Any, optimizer: Optimizer) -> None:
 def _refuse_watch(watch: Any) -> None:
     if watch is None:
         return
-    fits = callable(getattr(watch, "look", None)) and hasattr(watch, "moments")
+    fits = callable(getattr(watch, "look", None)) and callable(getattr(watch, "history", None))
     if isinstance(watch, type) or not fits:
         raise SpiritlevelError(
             f"watch is a {type(watch).__name__}; give a spiritlevel.training.Watch(objective)"

@@ -18,7 +18,6 @@ from spiritlevel.base.doors import file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.version import __version__
 from spiritlevel.results.data import plain, read
-from spiritlevel.results.history import Moment
 from spiritlevel.training.standing import Parts, Standing
 
 Key = dict[str, Any]
@@ -69,11 +68,6 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def remembers(watch: Any) -> bool:
-    """Whether a watch has more of its own than its moments."""
-    return hasattr(watch, "state_dict") and hasattr(watch, "load_state_dict")
-
-
 class Keeper:
     """Writes the state of a run to its file, and brings it back."""
 
@@ -122,8 +116,7 @@ class Keeper:
             "optimizer": parts.optimizer.state_dict(),
             "schedule": None if parts.schedule is None else parts.schedule.state_dict(),
             "standing": plain(standing),
-            "moments": plain(list(watch.moments)) if watch is not None else None,
-            "watch": watch.state_dict() if watch is not None and remembers(watch) else None,
+            "watch": None if watch is None else watch.state_dict(),
         }
 
     def _check(self, data: io.BytesIO) -> None:
@@ -154,10 +147,8 @@ def _fill(parts: Parts, held: Mapping[str, Any]) -> None:
     parts.optimizer.load_state_dict(held["optimizer"])
     if parts.schedule is not None:
         parts.schedule.load_state_dict(held["schedule"])
-    if remembers(parts.watch) and held["watch"] is not None:
+    if parts.watch is not None and held["watch"] is not None:
         parts.watch.load_state_dict(held["watch"])
-    if parts.watch is not None:
-        parts.watch.moments[:] = read(list[Moment], held["moments"] or [])
 
 
 def _contents(path: Path) -> dict[str, Any]:

@@ -239,12 +239,13 @@ class _Loop:
         seen = bool(watch.moments) and watch.moments[-1].step == standing.step
         if standing.looked == standing.step and (seen or not last):
             return
-        made = len(watch.moments)
-        watch.look(self.parts.model, step=standing.step, rate=self.parts.rate, now=last)
+        made, now = len(watch.moments), last or standing.owed
+        standing.owed = True
+        watch.look(self.parts.model, step=standing.step, rate=self.parts.rate, now=now)
         if self.patience.came:  # half of a look is none
             del watch.moments[made:]
         self.patience.check()
-        standing.looked = standing.step
+        standing.looked, standing.owed = standing.step, False
 
     def _due(self) -> bool:
         if self.plan.every is not None:
@@ -281,21 +282,21 @@ def _how_far(standing: Standing, plan: _Plan) -> str:
 
 def _history(run: _Run, standing: Standing, interrupted: str) -> History:
     parts = run.parts
-    moments = () if parts.watch is None else tuple(parts.watch.moments)
-    first = next(p for p in parts.module.parameters() if p.requires_grad)
+    trainable = [p for p in parts.module.parameters() if p.requires_grad]
     ended = "by Ctrl-C" if interrupted else f"after {len(standing.epochs)} epochs"
     told = provenance(
         0.0,
         run.feed.notes,
         Done(interrupted=interrupted),
-        parameters=sum(p.numel() for p in parts.module.parameters() if p.requires_grad),
+        parameters=sum(p.numel() for p in trainable),
         examples=standing.examples,
-        dtype=str(first.dtype),
-        device=str(first.device),
+        dtype=str(trainable[0].dtype),
+        device=str(trainable[0].device),
         optimizer=called(parts.optimizer),
         seed=run.plan.seed,
         stopped=standing.stopped or ended,
-        watched=float(sum(moment.seconds for moment in moments)),
     )
     told["seconds"] = standing.seconds
-    return History(tuple(standing.epochs), moments, told)
+    if parts.watch is not None:  # which knows best what it took, and what it could not see
+        return parts.watch.history(standing.epochs, **told)
+    return History(tuple(standing.epochs), (), {**told, "watched": 0.0})  # type: ignore[typeddict-item]

@@ -25,6 +25,7 @@ class Standing:
     count: float = 0.0
     rate: float = 0.0  # of the last step
     looked: int = -1  # the step that the watch was last asked about
+    owed: bool = False  # a look that Ctrl-C ended
     began: float = 0.0  # seconds when the epoch began
     seconds: float = 0.0  # in all, runs before a kill too
     stopped: str = ""  # why it ended before its last epoch
