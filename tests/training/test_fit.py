@@ -46,9 +46,7 @@ def sgd(model: nn.Module, lr: float = 0.2) -> Optimizer:
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(
-        torch.equal(p, q) for p, q in zip(*(m.state_dict().values() for m in (a, b)), strict=True)
-    )
+    return same_tree(a.state_dict(), b.state_dict())
 
 
 def order(epoch: int, n: int = 22, size: int = 8, seed: int = 0) -> list[Tensor]:
