@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spiritlevel.objective import Objective
 
-LOOKS = 8  # about so many, where --every does not say
+LOOKS = 5  # about so many, where --every does not say
 NOBODY = "none"
 
 

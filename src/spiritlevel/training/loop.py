@@ -241,7 +241,9 @@ class _Loop:
             return
         made, now = len(watch.moments), last or standing.owed
         standing.owed = True
-        watch.look(self.parts.model, step=standing.step, rate=self.parts.rate, now=now)
+        rate = standing.rate if standing.step else self.parts.rate
+        known = None if math.isnan(rate) else rate
+        watch.look(self.parts.model, step=standing.step, rate=known, now=now)
         if self.patience.came:  # half of a look is none
             del watch.moments[made:]
         self.patience.check()

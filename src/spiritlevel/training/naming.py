@@ -53,7 +53,9 @@ OPTIMIZERS: dict[str, Entry] = {
         *(0.1, 0.5),
     ),
     "entropy-sgd": Entry(
-        lambda s, lr: training.EntropySGD(s.params, model=s.model, seed=s.seed, lr=lr), 1.0
+        # the noise that the paper prints is meant for a sum over all examples
+        lambda s, lr: training.EntropySGD(s.params, noise=0.01, model=s.model, seed=s.seed, lr=lr),
+        1.0,
     ),
     "sgld": Entry(
         lambda s, lr: training.SGLD(
@@ -65,12 +67,15 @@ OPTIMIZERS: dict[str, Entry] = {
         lambda s, lr: training.ReplicatedSGD(s.params, seed=s.seed, lr=lr, **SGD), 0.1
     ),
     "flat-minimum-search": Entry(
-        lambda s, lr: training.FlatMinimumSearch(s.params, model=s.model, lr=lr, **SGD), 0.1
+        lambda s, lr: training.FlatMinimumSearch(
+            s.params, weight=1e-5, model=s.model, lr=lr, **SGD
+        ),
+        0.1,
     ),
-    "path-sgd": Entry(lambda s, lr: training.PathSGD(s.params, model=s.model, lr=lr), 0.1),
+    "path-sgd": Entry(lambda s, lr: training.PathSGD(s.params, model=s.model, lr=lr), 0.5),
     "saddle-free-newton": Entry(
         lambda s, lr: training.SaddleFreeNewton(
-            s.params, objective=s.objective(), lr=lr, seed=s.seed
+            s.params, objective=s.objective(), damping=0.1, lr=lr, seed=s.seed
         ),
         1.0,
     ),
