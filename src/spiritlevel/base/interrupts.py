@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 
@@ -25,5 +26,52 @@ def heard_interrupts() -> Iterator[list[bool]]:
     signal.signal(signal.SIGINT, heard)
     try:
         yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass
+class Patience:
+    """Whether Ctrl-C came, and whether it has to wait for the end of something."""
+
+    came: bool = False
+    holding: bool = False
+    torn: bool = False  # it came twice, and what was to be done whole was not
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Ctrl-C is heard when this is done to its end; a second one at once."""
+        self.holding = True
+        try:
+            yield
+        finally:
+            self.holding = False
+        self.check()
+
+    def check(self) -> None:
+        """Ctrl-C again, where something inside kept what it had and went on."""
+        if self.came:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def patient_interrupts() -> Iterator[Patience]:
+    """Ctrl-C that leaves whole what is done inside `whole()`."""
+    patience = Patience()
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield patience
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        waits = patience.holding and not patience.came
+        patience.torn = patience.holding and patience.came
+        patience.came = True
+        if not waits:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, heard)
+    try:
+        yield patience
     finally:
         signal.signal(signal.SIGINT, before)

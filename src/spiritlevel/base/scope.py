@@ -46,10 +46,15 @@ def fixed_rng(seed: int | None) -> Iterator[None]:
         yield
         return
     with kept_rng():
-        _seed_torch(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
+        seed_all(seed)
         yield
+
+
+def seed_all(seed: int) -> None:
+    """Every global random state from one number; wants `kept_rng` around it."""
+    _seed_torch(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _seed_torch(seed: int) -> None:

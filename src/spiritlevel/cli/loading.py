@@ -22,7 +22,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    _check_device(given.get("device", "cpu"))
+    check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
         refuse(given, ("data", "weights", "loss", "params", "heads", "mode"), "needs --model")
@@ -39,12 +39,12 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
             "or tensors or arrays (x, y); or let --model return an Objective"
         )
     batches = load(given["data"], "--data")
-    own_loss = "loss" not in given and _speaks_for_itself(batches)
+    own_loss = "loss" not in given and speaks_for_itself(batches)
     mode = given.get("mode", "eval")
     objective = Objective(
         made,
         batches,
-        None if own_loss else _loss(given.get("loss", LOSSES[0])),
+        None if own_loss else loss_named(given.get("loss", LOSSES[0])),
         params=names(given.get("params")),
         mode=mode,
         dtype=precision,
@@ -61,7 +61,8 @@ def _heads(text: str | None) -> str | list[str] | None:
     return chosen[0] if chosen and len(chosen) == 1 else chosen
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
+    """Refuse a device that is not here."""
     import torch
 
     from spiritlevel.base.errors import SpiritlevelError
@@ -137,7 +138,7 @@ def refuse(given: dict[str, Any], options: tuple[str, ...], why: str) -> None:
             raise SpiritlevelError(f"--{name} {why}")
 
 
-def _speaks_for_itself(data: Any) -> bool:
+def speaks_for_itself(data: Any) -> bool:
     """Mappings go to models that compute their own loss."""
     from spiritlevel.base.scope import kept_rng
     from spiritlevel.objective.batches import is_one_batch
@@ -148,7 +149,8 @@ def _speaks_for_itself(data: Any) -> bool:
         return isinstance(next(iter(data), None), Mapping)
 
 
-def _loss(name: str) -> Any:
+def loss_named(name: str) -> Any:
+    """One of torch's losses by its name, or a user's own function."""
     if ":" in name:
         return _find(name, "--loss")
     if name not in LOSSES:

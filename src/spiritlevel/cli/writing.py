@@ -17,9 +17,10 @@ def check_writable(files: Files) -> None:
     """Refuse a path that cannot be written to before the work is done, not after."""
     from spiritlevel.base.errors import SpiritlevelError
 
-    for option, path in vars(files).items():
+    for name, path in vars(files).items():
         if path is None:
             continue
+        option = name.replace("_", "-")
         if path.is_dir():
             raise SpiritlevelError(f"--{option} is {path}, a folder; name a file in it")
         if not path.resolve().parent.is_dir():

@@ -30,13 +30,13 @@ def freeze(data: Any, place: Callable[[Tensor], Tensor]) -> list[Batch]:
         return map_tensors(lambda t: place(t.detach()).clone(), batch)
 
     if is_one_batch(data):
-        return _refuse_empty([copied(_read(data))])
+        return _refuse_empty([copied(read(data))])
     loader = _as_iterable(data)
-    with kept_rng(*_generators(loader)):
-        batches = [copied(_batched(_read(batch))) for batch in loader]
+    with kept_rng(*generators(loader)):
+        batches = [copied(batched(read(batch))) for batch in loader]
         _refuse_empty(batches)
         if iter(loader) is not loader:
-            _refuse_change(batches, loader, lambda batch: copied(_batched(_read(batch))))
+            _refuse_change(batches, loader, lambda batch: copied(batched(read(batch))))
     return batches
 
 
@@ -148,7 +148,7 @@ def _held(tree: Any) -> list[Any]:
     return found
 
 
-def _read(batch: Batch) -> Batch:
+def read(batch: Batch) -> Batch:
     """A batch whose arrays are tensors and whose integers are int64, the kind torch counts with.
 
     Bytes among the inputs stay bytes: images that the model may cast itself.
@@ -191,7 +191,7 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, Number) or (isinstance(leaf, Tensor) and leaf.ndim == 0)
 
 
-def _batched(batch: Batch) -> Batch:
+def batched(batch: Batch) -> Batch:
     """A single example, known by a target without dimensions, as a batch of one."""
     if not _is_pair(batch) or next(leaves(batch[0]), None) is None:
         return batch
@@ -229,7 +229,7 @@ def _as_iterable(data: Any) -> Iterable[Batch]:
     )
 
 
-def _generators(loader: Any) -> list[torch.Generator | None]:
+def generators(loader: Any) -> list[torch.Generator | None]:
     holders = [loader, getattr(loader, "sampler", None)]
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders += [batch_sampler, getattr(batch_sampler, "sampler", None)]
