@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spiritlevel.training.series import watch_checkpoints
+    from spiritlevel.training.watch import Watch
 
 # Found when they are first used: one optimizer needs no other, and the watch needs the measures.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "Watch": "watch",
+    "watch_checkpoints": "series",
+}
 
-__all__: list[str] = []
+__all__ = [
+    "Watch",
+    "watch_checkpoints",
+]
 
 
 def __getattr__(name: str) -> Any:
