@@ -8,6 +8,7 @@ from spiritlevel.cli import compare as comparing
 from spiritlevel.cli import landscape as drawing
 from spiritlevel.cli import measure as measuring
 from spiritlevel.cli import report as reporting
+from spiritlevel.cli import watch as watching
 from spiritlevel.cli.app import app, join
 
 join(entry_points(group="spiritlevel.commands"))
@@ -21,4 +22,5 @@ __all__ = [
     "measuring",
     "reporting",
     "symmetries",
+    "watching",
 ]

@@ -22,7 +22,7 @@ def objective_from(model: str | None, given: dict[str, Any], seed: int) -> Objec
     from spiritlevel.base.errors import SpiritlevelError
     from spiritlevel.objective import Objective
 
-    _check_device(given.get("device", "cpu"))
+    check_device(given.get("device", "cpu"))
     precision = getattr(torch, given["dtype"]) if "dtype" in given else None
     if model is None:
         refuse(given, ("data", "weights", "loss", "params", "heads", "mode"), "needs --model")
@@ -61,7 +61,8 @@ def _heads(text: str | None) -> str | list[str] | None:
     return chosen[0] if chosen and len(chosen) == 1 else chosen
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
+    """Refuse a device that is not here."""
     import torch
 
     from spiritlevel.base.errors import SpiritlevelError

@@ -45,7 +45,8 @@ def trained_net(seed: int = 0, batch: int = BATCH) -> nn.Sequential:
     return training(seed, batch).net
 
 
-def _fresh(draws: torch.Generator) -> nn.Sequential:
+def fresh_net(draws: torch.Generator) -> nn.Sequential:
+    """The net before training."""
     layers: list[nn.Module] = []
     for inside, outside in pairwise(SIZES):
         layer = nn.Linear(inside, outside, device="meta").to_empty(device="cpu")
@@ -61,7 +62,7 @@ def _fresh(draws: torch.Generator) -> nn.Sequential:
 def training(seed: int = 0, batch: int = BATCH) -> Training:
     """The training of the default net, with what measures may ask about it."""
     draws = generator(seed)
-    net = _fresh(draws)
+    net = fresh_net(draws)
     init = {name: p.detach().clone() for name, p in net.named_parameters()}
     losses: list[float] = []
     (x, y), _ = digits(seed)

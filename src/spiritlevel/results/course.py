@@ -88,7 +88,7 @@ class Change:
                 Verdict.LITTLE: ": most of it is the network's own",
                 Verdict.NONE: ": none of it was coordinates",
                 Verdict.REVERSED: ": more than all of it was coordinates",
-                Verdict.HIDDEN: ": the coordinates hid a part of it",
+                Verdict.HIDDEN: f": the coordinates hid {'a part of it' if self.here.sign else 'it'}",
                 Verdict.STILL: "",
                 Verdict.UNDECIDED: ": how much of it was coordinates is undecided",
             }[self.verdict]

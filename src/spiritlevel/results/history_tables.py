@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.base.spoken import short_power
 from spiritlevel.results.grid import Cell, Column, Grid, cells, filled
-from spiritlevel.results.terminal import WIDTH
 
 if TYPE_CHECKING:
     from spiritlevel.results.history import Epoch, History, Moment
 
+LINE = 80  # characters: digits that a narrow terminal cuts off would make another number
 ROOM = 2  # between columns
 MOST = 24  # rows: more are thinned out
 NOISY = 0.02  # relative: an error that is worth its place
@@ -35,7 +35,7 @@ def tables(history: History) -> list[Grid]:
 
 def _moments(history: History) -> list[Grid]:
     kept = thinned(history.moments)
-    lead: Block = [(Column("moment", wraps=False), [m.name for m in kept])]
+    lead: Block = [(Column("moment"), [m.name for m in kept])]
     if any(m.name != f"step {m.step}" for m in kept):
         lead.append((_figures("step"), [str(m.step) for m in kept]))
     first: Block = [
@@ -70,7 +70,7 @@ def _packed(lead: Block, blocks: Sequence[Block]) -> list[Block]:
     """Blocks side by side as far as a line goes; a block that is alone may be wider."""
     rows: list[Block] = [[]]
     for block in (_said(block) for block in blocks):
-        if rows[-1] and _width([*lead, *rows[-1], *block]) > WIDTH:
+        if rows[-1] and _width([*lead, *rows[-1], *block]) > LINE:
             rows.append([])
         rows[-1] += block
     return rows
@@ -93,7 +93,7 @@ def _broken(column: Column, texts: list[str]) -> Column:
     """Its title in lines that are no longer than what stands below, if words allow."""
     width = max(_title_width(column.title), *map(len, texts), 1)
     lines = textwrap.wrap(column.title, width, break_long_words=False, break_on_hyphens=False)
-    return column._replace(title="\n".join(lines), wraps=False)
+    return column._replace(title="\n".join(lines))
 
 
 def _grid(lead: Block, some: Block, left: int) -> Grid:

@@ -77,18 +77,20 @@ function number({ value, error }) {
   return short(value) + (error > 1e-3 * Math.abs(value) ? ` ± ${Number(error.toPrecision(2))}` : "");
 }
 
-/** The same moment in all panels; none where the pointer has left. */
+/** The same moment in all panels; the last one where the pointer has left. */
 function show(k) {
+  const step = steps[k ?? steps.length - 1];
   for (const { drawn, words, here, least, edge, met } of panels) {
     drawn.guide.setAttribute("visibility", k === null ? "hidden" : "visible");
-    if (k !== null) for (const end of ["x1", "x2"]) drawn.guide.setAttribute(end, drawn.across.scale(steps[k]));
-    const [value, bottom, limit] = k === null ? [] : [at(here, steps[k]) ?? at(met, steps[k]), at(least, steps[k]), at(edge, steps[k])];
+    for (const end of ["x1", "x2"]) drawn.guide.setAttribute(end, drawn.across.scale(step));
+    const [value, bottom, limit] = [at(here, step) ?? at(met, step), at(least, step), at(edge, step)];
     const parts = [value && number(value), bottom && `least ${number(bottom)}`, limit && `edge ${short(limit.value)}`];
-    words.textContent = k === null ? "" : parts.filter(Boolean).join(", ");
+    words.textContent = parts.filter(Boolean).join(", ") || "not known";
   }
-  byId("told").textContent = k === null ? "" : `At ${labels[k]}.`;
+  byId("told").textContent = `Values at ${labels[k ?? labels.length - 1]}.`;
 }
 
 for (const given of told.panels) {
   if (given.here.steps.length || given.met?.steps.length) panel(byId("courses"), given);
 }
+show(null);
