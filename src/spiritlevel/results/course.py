@@ -32,6 +32,20 @@ class Verdict(str, enum.Enum):
     UNDECIDED = "undecided"
 
 
+WORTH = {
+    Verdict.ALL: "all of it was coordinates",
+    Verdict.MOST: "most of it was coordinates",
+    Verdict.LITTLE: "most of it is the network's own",
+    Verdict.NONE: "none of it was coordinates",
+    Verdict.REVERSED: "more than all of it was coordinates",
+    Verdict.HIDDEN: "the coordinates hid a part of it",
+    Verdict.UNDECIDED: "how much of it was coordinates is undecided",
+    Verdict.PART: "",
+    Verdict.STILL: "",
+    Verdict.UNKNOWN: "",
+}
+
+
 @dataclass(frozen=True)
 class Range:
     """A number and two ends between which it surely lies."""
@@ -75,34 +89,27 @@ class Change:
 
     @property
     def _rest(self) -> str:
-        if self.bottom is None or self.verdict is Verdict.UNKNOWN:
-            return ""
-        there = f"; on the orbit's bottom {_there(self.bottom, self.here)}"
-        part = "" if self.coordinates is None else share(self.coordinates.value)
-        return (
-            there
-            + {
-                Verdict.ALL: ": all of it was coordinates",
-                Verdict.MOST: ": most of it was coordinates",
-                Verdict.PART: f": about {part} of it was coordinates",
-                Verdict.LITTLE: ": most of it is the network's own",
-                Verdict.NONE: ": none of it was coordinates",
-                Verdict.REVERSED: ": more than all of it was coordinates",
-                Verdict.HIDDEN: f": the coordinates hid {'a part of it' if self.here.sign else 'it'}",
-                Verdict.STILL: "",
-                Verdict.UNDECIDED: ": how much of it was coordinates is undecided",
-            }[self.verdict]
-        )
+        if self.verdict is Verdict.UNKNOWN:
+            return "; what of it was coordinates is not known"
+        there = "" if self.bottom is None else f" on the orbit's bottom {self._there}"
+        worth = WORTH[self.verdict]
+        if self.verdict is Verdict.PART and self.coordinates is not None:
+            worth = f"about {share(self.coordinates.value)} of it was coordinates"
+        if self.verdict is Verdict.HIDDEN and not self.here.sign:
+            worth = "the coordinates hid it"
+        return ";" + ":".join(part for part in (there, worth and f" {worth}") if part)
+
+    @property
+    def _there(self) -> str:
+        assert self.bottom is not None
+        if not self.bottom.sign:
+            return "it did not change beyond its error"
+        same = self.bottom.sign == self.here.sign
+        return _factor(self.bottom.value) if same else f"it {_moved(self.bottom)}"
 
 
 def _moved(change: Range) -> str:
     return f"{'rose' if change.sign > 0 else 'fell'} {_factor(change.value)}"
-
-
-def _there(bottom: Range, here: Range) -> str:
-    if not bottom.sign:
-        return "it did not change beyond its error"
-    return _factor(bottom.value) if bottom.sign == here.sign else f"it {_moved(bottom)}"
 
 
 def _factor(change: float) -> str:

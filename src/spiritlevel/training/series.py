@@ -46,32 +46,42 @@ def watch_checkpoints(
     are numbered as they come. `rate` is the learning rate, if it was one for all. A file that
     cannot be used is left out with the reason. Interrupted, it returns the moments that are done.
     """
+    _refuse(objective, rate, least, log)
+    begin = time.perf_counter()
+    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
+    sight = Sight(objective, measures, least=least, **settings)
+    given = numbered(named(checkpoints))
+    done = one_by_one(
+        list(given),
+        lambda name: _look(sight, name, *given[name], rate, log),
+        label="watch",
+        noun="checkpoints",
+        refuses=(SpiritlevelError,),
+    ).require()
+    known = {**described(objective), "optimizer": "", "seed": None, "stopped": "", "put_off": 0}
+    known |= {"watched": time.perf_counter() - begin, "watch_seed": seed}
+    told = provenance(begin, [*objective.notes, *sight.notes], done, **known)
+    return History((), tuple(done.found.values()), told)
+
+
+def _refuse(objective: Any, rate: Any, least: Any, log: Any) -> None:
     only_objectives(objective)
     doors.one_of("least", least, (True, False))
     if rate is not None:
         doors.number("rate", rate, 0)
     if log is not None:
         doors.function("log", log, "numbers by name and a step")
-    begin = time.perf_counter()
-    settings = {"seed": seed, "tol": tol, "rtol": rtol, "budget": budget}
-    sight = Sight(objective, measures, least=least, **settings)
-    given = numbered(named(checkpoints))
 
-    def look(name: str) -> Moment:
-        started, (step, other) = time.perf_counter(), given[name]
-        point = end_of(objective, other, name)
-        found = seen(sight, lambda: point, step, rate, started, name)
-        if log is not None:
-            log(flat(found), step)
-        return found
 
-    done = one_by_one(
-        list(given), look, label="watch", noun="checkpoints", refuses=(SpiritlevelError,)
-    ).require()
-    known = {**described(objective), "optimizer": "", "seed": None, "stopped": "", "put_off": 0}
-    known |= {"watched": time.perf_counter() - begin, "watch_seed": seed}
-    told = provenance(begin, [*objective.notes, *sight.notes], done, **known)
-    return History((), tuple(done.found.values()), told)
+def _look(
+    sight: Sight, name: str, step: int, other: Other, rate: float | None, log: Log | None
+) -> Moment:
+    started = time.perf_counter()
+    point = end_of(sight.objective, other, name)
+    found = seen(sight, lambda: point, step, rate, started, name)
+    if log is not None:
+        log(flat(found), step)
+    return found
 
 
 def named(checkpoints: Any) -> dict[str, Other]:

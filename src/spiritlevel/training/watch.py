@@ -129,9 +129,8 @@ class Watch:
         known = {**described(self.objective), "optimizer": "", "seed": None, "stopped": ""}
         known |= {"watched": self.watched, "put_off": self.put_off}
         known["watch_seed"] = self.sight.settings["seed"]
-        return History(
-            tuple(epochs), tuple(self.moments), {**provenance(begin, notes, **known), **told}
-        )
+        about: Any = {**provenance(begin, notes, **known), **told}
+        return History(tuple(epochs), tuple(self.moments), about)
 
     # For checkpoints --------------------------------------------------------------------------
 
@@ -154,8 +153,8 @@ class Watch:
             moments = list(read(tuple[Moment, ...], state["moments"], "moments"))
             numbers = [float(state[key]) for key in ("watched", "elapsed")]
             counts = [int(state[key]) for key in ("put_off", "last")]
-            notes, sight = [str(note) for note in state["notes"]], state["sight"]
-            self.sight.load_state_dict(sight)
+            notes = [str(note) for note in state["notes"]]
+            self.sight.load_state_dict(state["sight"])
         except (KeyError, TypeError, ValueError) as error:
             raise SpiritlevelError(
                 f"state is not what state_dict() gave ({type(error).__name__}: {error})"
