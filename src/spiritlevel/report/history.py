@@ -36,7 +36,7 @@ def history_words(history: History) -> Words:
         "interrupted": history.provenance["interrupted"],
         "keys": _keys(history),
         "changes": [_change(one) for one in history.changes],
-        "edge": history.sentences[len(history.changes) :],
+        "edge": history.sentences[max(len(history.changes), 1) :],
         "columns": [_title(history, name) for name in names],
         "rows": [_row(moment, names) for moment in history.moments],
         "stepped": any(m.name != f"step {m.step}" for m in history.moments),

@@ -149,16 +149,18 @@ class History(Picture, Result, kind="history", schema=1):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the course allows one to say, one sentence for each measure."""
+        """What the course allows one to say of each measure, or of the loss, and of the edge."""
         shares = [(m.name, e) for m in self.moments if (e := m.edge_share) is not None]
-        said = [_capital(one.text) for one in self.changes]
+        said = [_capital(one.text) for one in self.changes] or [self._losses]
         return (*said, *filter(None, [edge_text(shares)]))
 
     @property
     def headline(self) -> str:
         """The first thing to say."""
-        if self.changes:
-            return _capital(self.changes[0].text)
+        return self.sentences[0]
+
+    @property
+    def _losses(self) -> str:
         known = [(m.name, m.loss) for m in self.moments if math.isfinite(m.loss)]
         known = known or [
             (f"epoch {e.number}", e.loss) for e in self.epochs if math.isfinite(e.loss)
