@@ -14,9 +14,9 @@ from torch import nn
 
 import pairs
 import spiritlevel as sl
-from spiritlevel.audits.least import Bottoms, bracket
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import Measure
+from spiritlevel.measures.bottoms import Bottoms, bracket
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective.default import digits
 from spiritlevel.results import Comparison

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from spiritlevel.audits.left import left_or_why
-from spiritlevel.audits.verdicts import ALIKE, below, judge, least_seen
+from spiritlevel.audits.verdicts import below, judge, least_seen
 from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
@@ -19,6 +19,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
+from spiritlevel.measures.bottoms import ALIKE
 from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends

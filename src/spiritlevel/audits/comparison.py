@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spiritlevel.audits.least import Bottoms
-from spiritlevel.audits.verdicts import ALIKE, SURE, differ
+from spiritlevel.audits.verdicts import differ
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
+from spiritlevel.measures.bottoms import ALIKE, SURE, Bottoms
 from spiritlevel.measures.given import Given, refuse_given
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-import torch
-
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures.base import Measure
+from spiritlevel.measures.bottoms import SURE
 from spiritlevel.results.verdicts import Outcome, spread
 
 LAYERWISE = ("here", "layers", "sharpened")  # points that whole layers lead to
 VAGUE = 0.5  # relative: an error that is no error bar but an excuse
 NEARLY = 0.05  # relative: how far the eps of norms may move what is invariant without them
-# Relative, beside the errors: what the rounding of parameters and products may do to a value
-ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
-SURE = 3  # errors: what differs by more is different
 
 
 def judge(

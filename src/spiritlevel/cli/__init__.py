@@ -9,6 +9,7 @@ from spiritlevel.cli import landscape as drawing
 from spiritlevel.cli import measure as measuring
 from spiritlevel.cli import report as reporting
 from spiritlevel.cli import train as training
+from spiritlevel.cli import watch as watching
 from spiritlevel.cli.app import app, join
 
 join(entry_points(group="spiritlevel.commands"))
@@ -23,4 +24,5 @@ __all__ = [
     "reporting",
     "symmetries",
     "training",
+    "watching",
 ]

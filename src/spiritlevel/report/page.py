@@ -17,6 +17,7 @@ from spiritlevel.report.audit import audit_words
 from spiritlevel.report.claims import claims_words
 from spiritlevel.report.comparison import comparison_words
 from spiritlevel.report.curves import line_words, spectra_words
+from spiritlevel.report.history import history_words
 from spiritlevel.report.landscape import surface_words
 from spiritlevel.report.plain import grid_words
 from spiritlevel.report.table import table_words
@@ -30,6 +31,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     "surface": ("surface.html", surface_words),
     "line": ("line.html", line_words),
     "spectra": ("spectra.html", spectra_words),
+    "history": ("history.html", history_words),
 }
 PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 

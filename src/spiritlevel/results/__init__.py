@@ -5,6 +5,7 @@ from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
 from spiritlevel.results.forecast import Forecast
+from spiritlevel.results.history import History
 from spiritlevel.results.landscape import Line, Surface
 from spiritlevel.results.result import Result, load
 from spiritlevel.results.spectra import Spectra
@@ -17,6 +18,7 @@ __all__ = [
     "Claims",
     "Comparison",
     "Forecast",
+    "History",
     "Line",
     "Result",
     "Sharpening",

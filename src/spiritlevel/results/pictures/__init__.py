@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 
 from spiritlevel.base.doors import file
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.results.history import History
 from spiritlevel.results.landscape import Line, Surface
+from spiritlevel.results.pictures.courses import draw_history
 from spiritlevel.results.pictures.curves import draw_line, draw_spectra
 from spiritlevel.results.pictures.style import STYLE
 from spiritlevel.results.pictures.surfaces import draw_surface
@@ -24,6 +26,7 @@ DRAWN: dict[str, Callable[[Any], Figure]] = {
     Surface.kind: draw_surface,
     Line.kind: draw_line,
     Spectra.kind: draw_spectra,
+    History.kind: draw_history,
 }
 DOTS = 200  # per inch, of a file of pixels
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from spiritlevel.audits.verdicts import ALIKE, SURE
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.matrices import Kind
@@ -19,6 +19,9 @@ from spiritlevel.orbit.minimum import Norm
 from spiritlevel.orbit.program import Matrix
 from spiritlevel.results.comparison import Interval
 
+# Relative, beside the errors: what the rounding of parameters and products may do to a value
+ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}
+SURE = 3  # errors: what differs by more is different
 TOL = 2e-3  # of the least norms of the Hessian
 SLACK = 3  # tolerances by which a search that came to rest may lie above the minimum
 ROUGH = {"tol": 1e-2, "rtol": 0.05, "budget": 40, "least_probes": 8}
@@ -27,10 +30,15 @@ DOMINANT = 0.5  # of the largest eigenvalue: a smallest one that is surely not t
 
 @dataclass
 class Bottoms:
-    """The orbit minima of one network, each made once."""
+    """The orbit minima of one network, each made once.
+
+    `offset` leads from the least trace to a least norm of the Hessian that is near: that of an
+    earlier point of a training. Both move along when the point is rescaled, so it does not.
+    """
 
     instruments: Instruments
     found: dict[tuple[Norm, Kind], OrbitMinimum] = field(default_factory=dict)
+    offset: Tensor | None = None
 
     def interval(self, bottom: Bottom, here: Estimate) -> Interval:
         """Where the least value of a measure lies, given its value here.
@@ -83,6 +91,8 @@ class Bottoms:
     def _near(self) -> Tensor | None:
         """Where the Gauss-Newton norm is least: near a minimum, that of the Hessian is not far."""
         try:
+            if self.offset is not None:
+                return self.instruments.least_trace.log_scales + self.offset
             return self.instruments.least_norm.log_scales
         except SpiritlevelError:  # a loss without such a matrix
             return None
