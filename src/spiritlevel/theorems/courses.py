@@ -16,7 +16,7 @@ MARKS = "osD^"
 @styled()
 def box_growth(found: Mapping[float, float], more: float) -> str:
     """B at twins minus B here, and the line of the law."""
-    sheet = Sheet("flat_minimum_search", height=2.8)
+    sheet = Sheet("flat_box_law", height=2.8)
     axes = sheet.axes[0]
     factors = np.geomspace(min(found), max(found), 50)
     axes.semilogx(factors, more * np.log(factors), color=BLUE, label=f"{more:+.0f} log a")

@@ -27,7 +27,7 @@ SEEDS = 6
 HIDDEN = 32
 TARGET = 0.02  # the training loss at which all runs stop
 MATCHED = 0.1  # relative: how far below the target a run may have come
-EVERY = 50  # steps from one look at the whole loss to the next
+EVERY = 10  # steps from one look at the whole loss to the next
 MOST = 30_000  # steps
 
 
@@ -105,9 +105,10 @@ def descended(
                 weight.sub_(speed * slope)
             begun += 1
             if begun % EVERY == 0:
-                for i in (losses(weights, x, y) <= target).nonzero()[:, 0].tolist():
-                    if speed[i] > 0:
-                        speed[i], steps[i] = 0.0, begun
+                running = speed[:, 0, 0].nonzero()[:, 0]
+                there = losses([w[running] for w in weights], x, y) <= target
+                for i in running[there].tolist():
+                    speed[i], steps[i] = 0.0, begun
     return weights, steps
 
 

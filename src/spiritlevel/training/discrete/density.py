@@ -143,7 +143,7 @@ def _judged(value: float, error: float, unseen: list[int], seconds: float) -> Es
 def _subsets(size: int, k: int, samples: int | None, draws: np.random.Generator) -> np.ndarray:
     """Which k of `size` places are turned, (rows, size): all choices, or uniform draws."""
     if samples is None:
-        places = np.array(list(combinations(range(size), k)), dtype=np.int64).reshape(-1, k)
+        places = np.array(list(combinations(range(size), k)), dtype=np.int64)
     else:
         places = draws.random((samples, size)).argsort(1)[:, :k]
     turned = np.zeros((len(places), size), dtype=bool)
