@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -168,6 +169,7 @@ def test_sam_is_judged_by_traces_accuracies_and_losses(monkeypatch: pytest.Monke
     witness = aware.sam_with_and_without(Setting())
     found = aware.check_sam(**witness)
     assert found.numbers["formula off by, of what may be"] < 1
+    assert json.dumps(found.numbers)  # plain numbers, that a file can hold
     assert found.numbers["largest loss"] > aware.FITTED
     assert not found.holds
     monkeypatch.setattr(aware, "FITTED", math.inf)

@@ -164,7 +164,7 @@ def check_sam(nets: Nets, points: np.ndarray, looks: list[Look]) -> Finding:
         for e, f in zip(found, formula, strict=True)
     )
     numbers: dict[str, float] = {"seeds": half, "largest loss": float(loss.max())}
-    numbers["formula off by, of what may be"] = off
+    numbers["formula off by, of what may be"] = float(off)
     highs = []
     for label, values in (("trace", own), ("accuracy", right)):
         numbers[f"{label} without bias"] = float(values[:half].mean())
