@@ -65,9 +65,11 @@ def test_the_box_of_a_scaled_layer_by_hand() -> None:
 
 def test_other_boxes_and_other_networks_are_seen() -> None:
     witness = boxes.scaled_boxes(Setting(small_net()))
-    assert not boxes.check_boxes(**witness | {"exponents": -witness["exponents"]}).holds
-    moved = {a: twin.at(1.01 * twin.vector) for a, twin in witness["twins"].items()}
-    assert not boxes.check_boxes(**witness | {"twins": moved}).holds
+    turned: dict[str, Any] = {**witness, "exponents": -witness["exponents"]}
+    assert not boxes.check_boxes(**turned).holds
+    twins = {a: twin.at(1.01 * twin.vector) for a, twin in witness["twins"].items()}
+    moved: dict[str, Any] = {**witness, "twins": twins}
+    assert not boxes.check_boxes(**moved).holds
 
 
 # Dense solutions ----------------------------------------------------------------------------------
@@ -161,29 +163,59 @@ def test_loss_and_trace_by_formula_are_those_of_the_dense_hessian() -> None:
     assert losses.min() > 0.1
 
 
-@pytest.mark.usefixtures("small_xor")
-def test_sam_is_judged_by_traces_accuracies_and_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same few trainings, with the kinds exchanged, with too few seeds, not fitted."""
+@pytest.fixture
+def trained(small_xor: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Five pairs of small nets after a few epochs."""
     monkeypatch.setattr(aware, "SEEDS", range(5))
     monkeypatch.setattr(aware, "EPOCHS", 20)
-    witness = aware.sam_with_and_without(Setting())
-    found = aware.check_sam(**witness)
+    return aware.sam_with_and_without(Setting())
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_witness_of_sam_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aware, "SEEDS", range(2))
+    trained = aware.sam_with_and_without(Setting())
+    found = aware.check_sam(**trained)
     assert found.numbers["formula off by, of what may be"] < 1
     assert json.dumps(found.numbers)  # plain numbers, that a file can hold
     assert found.numbers["largest loss"] > aware.FITTED
     assert not found.holds
-    monkeypatch.setattr(aware, "FITTED", math.inf)
-    gap = np.array([-0.1, -0.2, -0.15, -0.1, -0.2])
+    assert "<svg" in aware.draw_sam(**trained)
 
-    def set_right(nets: aware.Nets, points: np.ndarray, sign: int = 1) -> np.ndarray:
-        return np.concatenate([np.full(5, 0.9), 0.9 + sign * gap])
 
-    monkeypatch.setattr(aware, "accuracies", set_right)
-    lower = found.numbers["trace, to"] < 0
-    assert aware.check_sam(**witness).holds is lower
-    monkeypatch.setattr(aware, "accuracies", lambda n, p: set_right(n, p, -1))
-    assert not aware.check_sam(**witness).holds
-    assert "<svg" in aware.draw_sam(**witness)
+@pytest.mark.parametrize(
+    ("trace", "accuracy", "loss", "off", "holds"),
+    [
+        (-5.0, -0.1, 1e-3, 0.0, True),
+        (5.0, -0.1, 1e-3, 0.0, False),
+        (-5.0, 0.1, 1e-3, 0.0, False),
+        (-5.0, -0.1, 0.1, 0.0, False),  # not fitted
+        (-5.0, -0.1, 1e-3, 0.01, False),  # the Hessian has another trace
+        (-5.0, -0.005, 1e-3, 0.0, False),  # less than the seeds vary by
+    ],
+)
+def test_sam_is_judged_by_traces_accuracies_and_losses(
+    trained: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    trace: float,
+    accuracy: float,
+    loss: float,
+    off: float,
+    holds: bool,
+) -> None:
+    """Measured numbers replaced, in pairs that differ by so much, more or less."""
+    noise_of_seeds = np.array([0.0, 0.02, -0.02, 0.01, -0.01])
+    traces = np.concatenate([np.full(5, 30.0), 30.0 + trace + noise_of_seeds])
+    right = np.concatenate([np.full(5, 0.9), 0.9 + accuracy + noise_of_seeds])
+    monkeypatch.setattr(aware, "by_formula", lambda _: (np.full(10, loss), traces))
+    monkeypatch.setattr(aware, "accuracies", lambda *_: right)
+    monkeypatch.setattr(aware, "hessian", lambda *_, **__: None)
+    monkeypatch.setattr(aware, "trace", lambda _, seed: sl.Estimate(traces[seed] * (1 + off)))
+    found = aware.check_sam(**trained)
+    assert found.holds is holds
+    assert found.numbers["trace, more by"] == pytest.approx(trace)
+    assert found.numbers["accuracy, more by"] == pytest.approx(accuracy)
+    assert found.numbers["net 1, trace with bias"] == pytest.approx(30.02 + trace)
 
 
 # Rate over batch ----------------------------------------------------------------------------------

@@ -311,7 +311,7 @@ def test_mistakes_are_told_in_one_line() -> None:
         (lambda: perceptron(5, 0.5, seed=-1), "seed=-1: give a whole number of at least 0"),
         (lambda: Instance(np.zeros((2, 3))), "patterns=.*give an array with 2 dimensions"),
         (lambda: energies(instance, np.ones(6)), "weights has the shape .6,.; give rows of 7"),
-        (lambda: energies(instance, [0.5] * 7), "weights=.*that are .1 or -1"),
+        (lambda: energies(instance, 0.5 * weights), "weights=.*that are .1 or -1"),
         (lambda: energies("xor", weights), "instance is a str; give an Instance"),  # type: ignore[arg-type]
         (lambda: solutions(large), "instance has 25 weights; .* up to 21: take count_within"),
         (lambda: count_within(instance, np.ones((2, 7)), 1), "solution has the shape"),

@@ -153,12 +153,12 @@ def as_objective(nets: Nets, place: int) -> Objective:
 def check_sam(nets: Nets, points: np.ndarray, looks: list[Look]) -> Finding:
     """Paired over the seeds: with the bias a lower trace and a lower accuracy, both intervals.
 
-    The trace is the Hessian's own, by its diagonal or by probes, and has to be the formula's.
+    The trace is the formula's, to which probes of the Hessian itself have to agree within 4
+    standard errors.
     """
-    loss, formula = by_formula(nets)
+    loss, formula = (values.astype(float) for values in by_formula(nets))
     right, half = accuracies(nets, points), len(loss) // 2
     found = [trace(hessian(as_objective(nets, i), compile=False), seed=i) for i in range(len(loss))]
-    own = np.array([e.value for e in found])
     off = max(
         abs(e.value - f) / (4 * (e.stderr or 0) + 1e-4 * f)
         for e, f in zip(found, formula, strict=True)
@@ -166,7 +166,7 @@ def check_sam(nets: Nets, points: np.ndarray, looks: list[Look]) -> Finding:
     numbers: dict[str, float] = {"seeds": half, "largest loss": float(loss.max())}
     numbers["formula off by, of what may be"] = float(off)
     highs = []
-    for label, values in (("trace", own), ("accuracy", right)):
+    for label, values in (("trace", formula), ("accuracy", right)):
         numbers[f"{label} without bias"] = float(values[:half].mean())
         numbers[f"{label} with bias"] = float(values[half:].mean())
         mean, low, high = paired_interval(values[half:] - values[:half])
@@ -175,8 +175,8 @@ def check_sam(nets: Nets, points: np.ndarray, looks: list[Look]) -> Finding:
         highs.append(high)
     for i in range(half):
         for kind, place in (("without", i), ("with", half + i)):
-            numbers[f"net {i}, trace {kind} bias"] = own[place]
-            numbers[f"net {i}, accuracy {kind} bias"] = right[place]
+            numbers[f"net {i}, trace {kind} bias"] = float(formula[place])
+            numbers[f"net {i}, accuracy {kind} bias"] = float(right[place])
     words = [f"{label} {numbers[f'{label}, more by']:+.2g}" for label in ("trace", "accuracy")]
     holds = half >= 5 and max(highs) < 0 and off <= 1 and loss.max() < FITTED
     return Finding(f"{', '.join(words)} with bias", numbers, bool(holds))

@@ -77,7 +77,7 @@ def ratios(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
         axes.set_title(title)
         axes.set_xlabel("rate / batch")
         low, high = axes.get_ylim()
-        ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16) if low <= t <= high]
+        ticks = [t for t in (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 8, 16) if low <= t <= high]
         axes.set_yticks(ticks or [low, math.sqrt(low * high)], minor=False)
         axes.minorticks_off()
         axes.yaxis.set_major_formatter("{x:.3g}")
