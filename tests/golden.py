@@ -123,7 +123,7 @@ def _orbit(objective: sl.Objective, norms: list[tuple[str, str]]) -> Numbers:
 
 def _claims(objective: sl.Objective) -> Numbers:
     found: Numbers = {}
-    names = [name for name in sl.CLAIMS if name not in LONG]
+    names = [n for n, claim in sl.CLAIMS.items() if not claim.long and n not in LONG]
     for claim in sl.claims(objective, names, figures=False).rows:
         found[f"{claim.name} holds"] = {"holds": 1, "fails": 0}.get(claim.verdict, -1)
         if claim.finding and claim.about == "network":

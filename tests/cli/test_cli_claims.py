@@ -185,3 +185,29 @@ def test_interrupted_before_the_first_is_130(
     assert code == 130
     assert "interrupted" in text
     assert not (tmp_path / "c.html").exists()
+
+
+def test_long_claims_run_with_an_option_and_are_marked_in_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sl.CLAIMS):
+        if name not in ("any_labels", "dense_solutions"):
+            monkeypatch.delitem(sl.CLAIMS, name)
+    quick = {"construction": lambda _: {}, "check": lambda: Finding("1", {}, True), "figure": None}
+    replaced(monkeypatch, "dense_solutions", **quick)
+    listed = " ".join(run("--list")[1].split())
+    assert "a larger local entropy. (long: takes minutes)" in listed
+    assert listed.count("(long: takes minutes)") == 1
+    code, text = run("-o", tmp_path / "c.html")
+    assert code == 0
+    assert "1 of 1 hold on examples of their own" in text
+    note = "not run, since they take minutes: dense_solutions"
+    assert note in text
+    assert note in (tmp_path / "c.html").read_text(encoding="utf-8")
+    code, text = run("--long", "-o", tmp_path / "c.html")
+    assert code == 0
+    assert "2 of 2 hold on examples of their own" in text
+    assert note not in text
+    code, text = run("--long", "any_labels")
+    assert code == 2
+    assert "--long runs all claims: leave it out" in " ".join(text.split())

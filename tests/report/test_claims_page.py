@@ -73,6 +73,10 @@ def test_the_page_cites_what_is_known_and_no_more() -> None:
         "three-lines theorem",
         "Wen et al. 2023, thm. 4.1",
         "Wu and Su 2023",
+        "Hochreiter and Schmidhuber 1997",
+        "Baldassi et al. 2015, 2016",
+        "Wen et al. 2023",
+        "Jastrzebski et al. 2018",
         "Zhang et al. 2017",
     }
 

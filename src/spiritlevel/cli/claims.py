@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.cli.app import app, one_line_errors
 from spiritlevel.cli.loading import refuse
 from spiritlevel.cli.options import Files, Trained, expanded
@@ -30,23 +31,30 @@ def claims(
     network: Trained,
     files: Page,
     names: Annotated[
-        list[str] | None, typer.Argument(help="Claims by name; all of them if left out.")
+        list[str] | None, typer.Argument(help="Claims by name; all short ones if left out.")
     ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Print names and statements, and run nothing.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--long", help="Run those too that take minutes (marked in --list).")
+    ] = False,
 ) -> None:
     """The theorems, executed: each builds its witness and checks it; exit code 1 if one fails.
 
-    Without --model they run on small nets trained on the 8x8 digits.
+    Without --model they run on small nets trained on the 8x8 digits. Claims about trainings take
+    minutes each: they run with --long, or when they are named.
     """
     with one_line_errors() as console:
-        from spiritlevel.theorems import chosen
+        from spiritlevel.theorems import CLAIMS, chosen
         from spiritlevel.theorems import claims as run
 
-        wanted = chosen(names or None)
+        if every and names:
+            raise SpiritlevelError("--long runs all claims: leave it out, names run long ones too")
+        wanted = list(CLAIMS) if every or (listed and not names) else names or None
+        chosen(wanted)  # refuses before anything is loaded
         if listed:
-            _list(wanted, console)
+            _list(chosen(wanted), console)
             return
         check_writable(files)
         if network.model is None:
@@ -66,5 +74,6 @@ def _list(names: list[str], console: Console) -> None:
     table.add_column("name", no_wrap=True)
     table.add_column("statement")
     for name in names:
-        table.add_row(name, CLAIMS[name].statement)
+        minutes = " (long: takes minutes)" if CLAIMS[name].long else ""
+        table.add_row(name, CLAIMS[name].statement + minutes)
     console.print(table, highlight=False)

@@ -29,6 +29,7 @@ def claims_words(claims: Claims) -> Words:
         "cost": [
             ("network", claims.network),
             ("seconds", f"{claims.provenance['seconds']:.1f}"),
+            *(("note", note) for note in claims.provenance["notes"]),
             *claims.provenance["versions"].items(),
         ],
     }

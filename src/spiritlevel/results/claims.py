@@ -132,7 +132,7 @@ class Claims(Result, kind="claims", schema=3):
             right = sum(row.verdict != "fails" for row in checked)
             if checked or about == "network":
                 found.append(f"{right} of {len(checked)} hold on {where}")
-        return [*found, f"{self.provenance['seconds']:.0f} s"]
+        return [*found, *self.provenance["notes"], f"{self.provenance['seconds']:.0f} s"]
 
     def records(self) -> list[dict[str, Any]]:
         return [

@@ -12,25 +12,48 @@ from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.results.claims import Checked, Claims, Finding
 from spiritlevel.results.loop import one_by_one
 from spiritlevel.results.provenance import provenance
+from spiritlevel.theorems.aware import AWARE
 from spiritlevel.theorems.base import Claim
+from spiritlevel.theorems.boxes import BOXES
 from spiritlevel.theorems.coordinates import COORDINATES
 from spiritlevel.theorems.fitting import FITTING
+from spiritlevel.theorems.noise import NOISE
 from spiritlevel.theorems.scaling import SCALING
+from spiritlevel.theorems.searching import SEARCHING
 from spiritlevel.theorems.setting import Setting
 from spiritlevel.theorems.sharpness import SHARPNESS
 
 __all__ = ["CLAIMS", "Claim", "Finding", "Setting", "chosen", "claims"]
 
-CLAIMS: dict[str, Claim] = {**SCALING, **SHARPNESS, **COORDINATES, **FITTING}
+CLAIMS: dict[str, Claim] = {
+    **SCALING,
+    **SHARPNESS,
+    **COORDINATES,
+    **FITTING,
+    **BOXES,
+    **SEARCHING,
+    **AWARE,
+    **NOISE,
+}
 
 
 def chosen(names: str | Iterable[str] | None) -> list[str]:
-    """The names of these claims, or of all; an unknown one is refused."""
-    found = list(CLAIMS) if names is None else doors.names("names", names)
+    """The names of these claims, or of all that are not long; an unknown one is refused."""
+    if names is None:
+        return [name for name, claim in CLAIMS.items() if not claim.long]
+    found = doors.names("names", names)
     unknown = [name for name in found if name not in CLAIMS]
     if unknown:
         raise SpiritlevelError(f"no claim {unknown[0]!r}; there are: {', '.join(CLAIMS)}")
     return found
+
+
+def left_out(names: str | Iterable[str] | None) -> list[str]:
+    """Which long claims do not run unless they are named, as a note; none where some are named."""
+    long = [name for name, claim in CLAIMS.items() if claim.long]
+    if names is not None or not long:
+        return []
+    return [f"not run, since they take minutes: {', '.join(long)}"]
 
 
 @set_apart()
@@ -40,10 +63,11 @@ def claims(
     *,
     figures: bool = True,
 ) -> Claims:
-    """Build and check claims on an objective, or on the net of the digits; all of them if None.
+    """Build and check claims on an objective, or on the net of the digits; if None all short ones.
 
-    A claim that does not apply to the given network says why and is not counted; one about an
-    example of its own is shown there, and says nothing about the network. Ctrl-C keeps the rest.
+    The long ones take minutes and run when they are named; the notes say which were left out. A
+    claim that does not apply to the given network says why and is not counted; one about an example
+    of its own is shown there, and says nothing about the network. Ctrl-C keeps the rest.
     """
     if objective is not None:
         only_objectives(objective)
@@ -58,7 +82,7 @@ def claims(
         network,
         tuple(row for row, _ in done.found.values()),
         {name: svg for name, (_, svg) in done.found.items() if svg},
-        provenance(begin, done=done),
+        provenance(begin, left_out(names), done),
     )
 
 

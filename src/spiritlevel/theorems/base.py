@@ -24,7 +24,8 @@ class Claim:
     `construction` builds the witness on a network; `check(**witness)` looks at the witness alone,
     so that a broken one is seen; `figure(**witness)` draws it as SVG, and `caption` says what is
     seen there. `about` tells whether the witness is made of the network that is looked at, or is
-    an example of its own, which says nothing about any other network.
+    an example of its own, which says nothing about any other network. A `long` one takes minutes
+    and runs only when it is asked for by name.
     """
 
     statement: str
@@ -35,3 +36,4 @@ class Claim:
     figure: Callable[..., str] | None = None
     about: About = "network"
     caption: str = ""
+    long: bool = False
