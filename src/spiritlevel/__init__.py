@@ -53,6 +53,7 @@ _HOMES = {
     "compare": "audits.comparison",
     "estimate": "audits.forecast",
     "Forecast": "results",
+    "History": "results",
     "Line": "results",
     "Spectra": "results",
     "Surface": "results",
@@ -68,7 +69,7 @@ _HOMES = {
     "worst_in_ball": "measures",
     "default_objective": "objective.default",
 }
-_MODULES = ("coordinates", "landscape", "orbit", "symmetry", "witnesses")
+_MODULES = ("coordinates", "landscape", "orbit", "symmetry", "training", "witnesses")
 
 __all__ = [
     "CLAIMS",
@@ -82,6 +83,7 @@ __all__ = [
     "Finding",
     "Forecast",
     "Group",
+    "History",
     "Line",
     "Objective",
     "Operator",
@@ -122,6 +124,7 @@ __all__ = [
     "symmetries",
     "symmetry",
     "trace",
+    "training",
     "verify",
     "witnesses",
     "worst_in_ball",
@@ -130,7 +133,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import coordinates, landscape, orbit, symmetry, witnesses
+    from spiritlevel import coordinates, landscape, orbit, symmetry, training, witnesses
     from spiritlevel.audits.audit import audit
     from spiritlevel.audits.comparison import compare
     from spiritlevel.audits.forecast import estimate
@@ -148,6 +151,7 @@ if TYPE_CHECKING:
         Claims,
         Comparison,
         Forecast,
+        History,
         Line,
         Result,
         Spectra,
