@@ -39,8 +39,9 @@ class FlatMinimumSearch(Wrapping):
         max(lambda - change, 0)  else, if E(n) < A(n)
         0.9 lambda               else
 
-    This is the rule of Weigend, Rumelhart and Huberman (1991), which the paper follows. Groups may
-    have their own `weight` and `change`.
+    This is the rule of Weigend, Rumelhart and Huberman (1991), after which the paper's is made; it
+    and its constants are from memory, not read off the paper. Groups may have their own `weight`
+    and `change`.
     """
 
     kept = ("penalty", "silent", "losses", "looked", "error", "average")
