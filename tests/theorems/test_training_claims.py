@@ -210,7 +210,9 @@ def test_sam_is_judged_by_traces_accuracies_and_losses(
     monkeypatch.setattr(aware, "by_formula", lambda _: (np.full(10, loss), traces))
     monkeypatch.setattr(aware, "accuracies", lambda *_: right)
     monkeypatch.setattr(aware, "hessian", lambda *_, **__: None)
-    monkeypatch.setattr(aware, "trace", lambda _, seed: sl.Estimate(traces[seed] * (1 + off)))
+    monkeypatch.setattr(
+        aware, "trace", lambda _, seed: sl.Estimate(float(traces[seed]) * (1 + off))
+    )
     found = aware.check_sam(**trained)
     assert found.holds is holds
     assert found.numbers["trace, more by"] == pytest.approx(trace)
