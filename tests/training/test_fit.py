@@ -463,7 +463,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_run_goes_on(tmp_path: Path, where: st
     press = True
     _, half = trained(tmp_path / "a.pt")
     steps = 6 if where == "look" else 5
-    more = f" and {steps % 3} steps of the next" if steps % 3 else " and 3 steps of the next"
+    more = f" and {steps % 3} batches of the next" if steps % 3 else " and 3 batches of the next"
     assert half.provenance["interrupted"] == f"1 of 3 epochs{more} were done"
     assert half.provenance["stopped"] == "by Ctrl-C"
     press = False

@@ -103,10 +103,14 @@ class EntropySGD(Wrapping):
         said = f"{SAID[self.version]}, inner={self.inner}"
         return super().__repr__().replace(" (", f", {said} (", 1)
 
+    @property
+    def batches(self) -> int:
+        """How many batches a step takes, where each call has one of its own."""
+        return self.inner + any(group["gradient"] for group in self.param_groups)
+
     def step(self, closure: Closure | Sequence[Closure] | None = None) -> Any:
         """An inner walk and one step of the base; returns the loss where it began."""
-        outer = any(group["gradient"] for group in self.param_groups)
-        closures = closures_of(closure, self.inner + outer, "inner")
+        closures = closures_of(closure, self.batches, "inner")
         self.zero_grad()
         loss = evaluated(closures[0])
         walks, kept = [self._begun(group) for group in self.param_groups], buffers.kept(self.model)
@@ -119,7 +123,7 @@ class EntropySGD(Wrapping):
         finally:
             self._return(walks, kept)
         self.zero_grad()
-        if outer:
+        if len(closures) > self.inner:
             evaluated(closures[-1])
             buffers.restored(kept)
         self._outer(walks)

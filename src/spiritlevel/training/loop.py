@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,8 @@ def fit(
     watch: Any = None,
 ) -> History:
     """Train the model in place: for each batch, optimizer.step(closure) on its mean loss.
+
+    One whose step takes several batches says so in `batches` and is given as many closures.
 
     - `data`, `loss`: as of an Objective; tensors and Datasets are shuffled by `seed` and cut into
       `batch_size`, a DataLoader is used as it is. They go to the device of the model.
@@ -129,8 +132,9 @@ class _Loop:
         self.written = time.perf_counter()
         self.took = 0.0  # seconds of the last checkpoint
         self.evaluated: Loss | None = None
+        self.takes = int(getattr(run.parts.optimizer, "batches", 1))  # at each step
         steps = run.feed.steps
-        total = None if steps is None else steps * self.plan.epochs
+        total = None if steps is None else -(-steps // self.takes) * self.plan.epochs
         self.bar = bar(total, "training", done=standing.step)
 
     def to_the_end(self) -> None:
@@ -147,9 +151,9 @@ class _Loop:
     def _epoch(self) -> None:
         standing, run = self.standing, self.run
         self.parts.model.train()
-        for batch in run.feed.batches(standing.epoch, standing.place):
+        for several in _together(run.feed.batches(standing.epoch, standing.place), self.takes):
             with self.patience.whole():
-                self._step(batch)
+                self._step(several)
             self.bar.set_postfix_str(f"loss {standing.total / standing.count:.4g}", refresh=False)
             self.bar.update()
             self._look()
@@ -159,25 +163,18 @@ class _Loop:
             raise SpiritlevelError(f"data is empty in epoch {standing.epoch}; give the same ones")
         self._end_of_epoch()
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batches: list[Batch]) -> None:
         parts, standing = self.parts, self.standing
         if standing.place == 0:
             standing.examples, standing.total, standing.count = 0, 0.0, 0.0
-        met: list[tuple[float, float]] = []  # of the first call: before the step
-
-        def closure() -> Tensor:
-            parts.optimizer.zero_grad()
-            with torch.enable_grad():
-                total, count = self.run.loss.total(parts.model, batch)
-                mean = total / count
-                if not met:
-                    met.append((float(total.detach()), float(count)))
-                    self._refuse_broken(*met[0], batch)
-                mean.backward()
-            return mean
-
+        met: dict[int, tuple[float, float]] = {}  # of the first call for each: before the step
+        closures = [self._closure(batch, met) for batch in batches]
         standing.rate = parts.rate
-        parts.optimizer.step(closure)  # type: ignore[arg-type]
+        if self.takes == 1:
+            parts.optimizer.step(closures[0])  # type: ignore[arg-type]
+        else:  # the last ones of an epoch serve again where it needs more
+            cycled = list(itertools.islice(itertools.cycle(closures), self.takes))
+            parts.optimizer.step(cycled)  # type: ignore[arg-type]
         if parts.schedule is not None and self.plan.schedule_every == "step":
             parts.schedule.step()
         if not met:
@@ -185,9 +182,26 @@ class _Loop:
                 f"optimizer={called(parts.optimizer)} did not call its closure; give one whose "
                 "step(closure) does"
             )
-        standing.total, standing.count = standing.total + met[0][0], standing.count + met[0][1]
-        standing.examples += examples(batch)
-        standing.step, standing.place = standing.step + 1, standing.place + 1
+        for total, count in met.values():
+            standing.total, standing.count = standing.total + total, standing.count + count
+        standing.examples += sum(examples(batch) for batch in batches)
+        standing.step, standing.place = standing.step + 1, standing.place + len(batches)
+
+    def _closure(self, batch: Batch, met: dict[int, tuple[float, float]]) -> Callable[[], Tensor]:
+        """Clears the gradients, differentiates the mean loss of a batch, and returns it."""
+
+        def closure() -> Tensor:
+            self.parts.optimizer.zero_grad()
+            with torch.enable_grad():
+                total, count = self.run.loss.total(self.parts.model, batch)
+                mean = total / count
+                if id(batch) not in met:
+                    met[id(batch)] = float(total.detach()), float(count)
+                    self._refuse_broken(*met[id(batch)], batch)
+                mean.backward()
+            return mean
+
+        return closure
 
     def _end_of_epoch(self) -> None:
         standing, stop = self.standing, self.plan.stop
@@ -277,8 +291,14 @@ class _Loop:
             raise asking.broken(float("nan"), f"after step {self.standing.step}", self.parts, None)
 
 
+def _together(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+    """As many at a time; fewer at the end."""
+    while several := list(itertools.islice(batches, count)):
+        yield several
+
+
 def _how_far(standing: Standing, plan: _Plan) -> str:
-    more = f" and {standing.place} steps of the next" if standing.place else ""
+    more = f" and {standing.place} batches of the next" if standing.place else ""
     return f"{len(standing.epochs)} of {plan.epochs} epochs{more} were done"
 
 

@@ -59,6 +59,11 @@ class ReplicatedSGD(Wrapping):
         self.states: list[Any] = []
         super().__init__(params, base, {}, options, generator(seed))
 
+    @property
+    def batches(self) -> int:
+        """How many batches a step takes: one for each replica."""
+        return self.count
+
     def gamma(self) -> float:
         """The coupling of the step that comes."""
         if callable(self.coupling):
