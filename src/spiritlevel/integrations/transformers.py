@@ -29,34 +29,30 @@ def watch_callback(
     looking = Looking(watch, module, log)
 
     class WatchCallback(required("transformers", INSTALL).TrainerCallback):
-        def on_train_begin(
-            self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
-        ) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             def keep(numbers: dict[str, float], step: int) -> None:
                 state.log_history.append({**numbers, "step": step})
 
             looking.begin(keep)
             looking.rate = rate_of(more.get("optimizer"))
-            if state.is_world_process_zero:
-                looking.look(model, state.global_step)
+            _look(looking, state, more)
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             looking.rate = rate_of(more.get("optimizer"))  # the schedule moves it in the step
 
-        def on_step_end(
-            self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
-        ) -> None:
-            if state.is_world_process_zero:
-                looking.look(model, state.global_step)
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            _look(looking, state, more)
 
-        def on_train_end(
-            self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
-        ) -> None:
-            if state.is_world_process_zero:
-                looking.look(model, state.global_step, last=True)
+        def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            _look(looking, state, more, last=True)
             looking.end()
 
     return WatchCallback()
+
+
+def _look(looking: Looking, state: Any, given: dict[str, Any], *, last: bool = False) -> None:
+    if state.is_world_process_zero:
+        looking.look(given["model"], state.global_step, last=last)
 
 
 def sam_trainer(trainer: type[Any] | None = None) -> type[Any]:
