@@ -475,6 +475,29 @@ def test_ctrl_c_keeps_what_is_done_and_the_run_goes_on(tmp_path: Path, where: st
     assert [e.loss for e in history.epochs] == [e.loss for e in whole.epochs]
 
 
+def test_a_second_ctrl_c_is_heard_inside_a_step(tmp_path: Path) -> None:
+    """Then the weights are of no whole step, and no checkpoint is made of them."""
+
+    class Stuck(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            loss = closure()
+            if self.state:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append(True)
+            super().step()
+            return loss
+
+    reached: list[bool] = []
+    model = net()
+    optimizer = Stuck(model.parameters(), lr=0.1, momentum=0.9)
+    path = tmp_path / "a.pt"
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, data(), F.cross_entropy, optimizer, 2, batch_size=8, checkpoint=path, every=1)
+    assert not reached
+    assert torch.load(path, weights_only=True)["standing"]["step"] == 1
+
+
 def test_the_same_objects_go_on_after_ctrl_c(tmp_path: Path) -> None:
     """As in a notebook, where the cell with fit alone is run again."""
     model = net(noisy=True)
