@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from spiritlevel.base import doors
+from spiritlevel.training.copies import copied, put
 
 Kept = list[tuple[nn.Module, str, Tensor, Tensor]]
 
@@ -19,16 +19,17 @@ def only_modules(model: Any) -> None:
 
 def kept(model: nn.Module | None) -> Kept:
     """Every buffer with its owner, its name and a copy."""
-    found: Kept = []
-    for module in model.modules() if model is not None else ():
-        for name, buffer in module.named_buffers(recurse=False):
-            found.append((module, name, buffer, buffer.clone()))
-    return found
+    owned = [
+        (module, name, buffer)
+        for module in (model.modules() if model is not None else ())
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    copies = copied([buffer for *_, buffer in owned])
+    return [(*one, copy) for one, copy in zip(owned, copies, strict=True)]
 
 
-@torch.no_grad()
 def restored(buffers: Kept) -> None:
     """Put them back, also where a module has replaced one."""
-    for module, name, buffer, copy in buffers:
-        buffer.copy_(copy)
+    put([buffer for _, _, buffer, _ in buffers], [copy for *_, copy in buffers])
+    for module, name, buffer, _ in buffers:
         module._buffers[name] = buffer

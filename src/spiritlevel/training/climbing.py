@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.training.copies import together
 
 WHOLE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # in which squares are summed
 SAFE = (1e-15, 1e18)  # norms whose squares float32 holds with all its bits
@@ -85,9 +86,7 @@ def _size(parts: Sequence[Part], norm: float, dtype: torch.dtype | None) -> floa
         norms += torch._foreach_norm(scaled, norm, dtype=exact)
     if not norms:
         return 0.0
-    one = norms[0].device
-    together = torch.stack([n.to(device=one, dtype=torch.float64) for n in norms])
-    return float(torch.linalg.vector_norm(together, norm))
+    return float(torch.linalg.vector_norm(together(norms, torch.float64), norm))
 
 
 def climb(parts: Sequence[Part], norm: float, length: float) -> None:

@@ -15,6 +15,7 @@ from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.training import buffers
 from spiritlevel.training.climbing import climb, part, size
+from spiritlevel.training.copies import copied, put
 from spiritlevel.training.wrapping import Closure, Wrapping, closures_of, evaluated, mean_loss
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ class SAM(Wrapping):
         length = size(parts, self.norm) if self.due else 0.0
         climbs = 0 < length < math.inf
         if climbs:
-            self._home = [(w, w.clone()) for each in parts for w in each.weights]
+            weights = [w for each in parts for w in each.weights]
+            self._home = list(zip(weights, copied(weights), strict=True))
             climb(parts, self.norm, length)
         torch.clear_autocast_cache()  # it holds the weights as they were
         self.zero_grad()
@@ -201,7 +203,7 @@ class SAM(Wrapping):
         """Weights and buffers as they were when they climbed."""
         if self._home:
             weights, home = zip(*self._home, strict=True)
-            torch._foreach_copy_(weights, home)
+            put(weights, home)
         buffers.restored(self._buffers)
         torch.clear_autocast_cache()
         self._home, self._buffers, self._stage = [], [], "level"
