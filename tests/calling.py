@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Independent, Normal
 
+import courses
 import spiritlevel as sl
 import zoo
 from cases import BY_NAME, labels, randn
@@ -19,7 +20,7 @@ from spiritlevel.coordinates.inputs import Representation
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.program import matrix_of, problem_of
 
-RESULT_KINDS = ("Audit", "Comparison", "Forecast", "Table", "Claims", "Line", "Surface", "Spectra")
+RESULT_KINDS = tuple("Audit Comparison Forecast Table Claims Line Surface Spectra History".split())
 
 
 def small(scale: float = 1.0) -> Objective:
@@ -77,6 +78,7 @@ def calls() -> Calls:
         **_of_units(),
         **_of_witnesses(),
         **_of_landscapes(),
+        **_of_training(),
         **_of_results(),
     }
 
@@ -247,6 +249,52 @@ def _of_landscapes() -> Calls:
     }
 
 
+def _of_training() -> Calls:
+    net, model, t = shared()["objective"], module().double(), sl.training
+    weights: dict[str, Any] = {"params": list(model.parameters())}
+    plane: dict[str, Any] = {**weights, "base": torch.optim.SGD}
+    rows = (randn(6, 2), labels(6, classes=2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    binary = t.discrete.perceptron(9, 0.3, seed=0)
+    solved = t.discrete.solutions(binary)[0]
+    return {
+        "training.SAM": {**plane, "model": model, "orbit": None, "eta": 0.01},
+        "training.SGLD": {**weights, "lr": 0.1},
+        "training.EntropySGD": {**plane, "model": model},
+        "training.ReplicatedSGD": plane,
+        "training.FlatMinimumSearch": {**plane, "model": model},
+        "training.PathSGD": {**plane, "model": model, "example": rows[0]},
+        "training.SaddleFreeNewton": {"params": list(net.module.parameters()), "objective": net},
+        "training.RaiseThenDecay": {"optimizer": optimizer, "peak": 2.0, "rise": 2, "fall": 2},
+        "training.Restarting": {
+            "optimizer": optimizer,
+            "schedule": torch.optim.lr_scheduler.CosineAnnealingLR,
+            "period": 3,
+        },
+        "training.Watch": {"objective": net, "measures": ["loss"]},
+        "training.fit": {
+            **{"model": model, "data": rows, "loss": F.cross_entropy, "optimizer": optimizer},
+            **{"epochs": 1, "checkpoint": None},
+        },
+        "training.watch_checkpoints": {"checkpoints": [net.params], "measures": ["loss"]},
+        "training.discrete.perceptron": {"size": 9, "load": 0.3},
+        "training.discrete.committee": {"inputs": 3, "hidden": 3, "load": 0.3},
+        "training.discrete.energies": {"instance": binary, "weights": solved},
+        **{f"training.discrete.{n}": {"instance": binary} for n in ("anneal", "rbp", "sbpi")},
+        "training.discrete.replicated_anneal": {"instance": binary},
+        "training.discrete.solutions": {"instance": binary},
+        "training.discrete.local_entropy": {
+            **{"instance": binary, "solution": solved, "distance": 2}
+        },
+        "training.discrete.count_within": {
+            **{"instance": binary, "solution": solved, "distance": 2}
+        },
+        "History.plot": {},
+        "History.readings": {"name": "lambda_max"},
+        "History.__getitem__": {"name": courses.full().moments[0].name},
+    }
+
+
 def _of_results() -> Calls:
     net, table = shared()["objective"], instances()["Table"]
     return {
@@ -300,6 +348,7 @@ def instances() -> dict[str, Any]:
         "Line": sl.landscape.line(net, steps=3),
         "Surface": sl.landscape.plane(net, steps=3),
         "Spectra": sl.landscape.spectra(net, probes=2, steps=3, top=2),
+        "History": courses.full(),
         "Density": sl.density(shared()["operator"]),
         "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
         "Units": sl.symmetry.permutations(net)[0],

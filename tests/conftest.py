@@ -22,6 +22,7 @@ FIRST = (
     *("test_cli_audit", "test_reparam", "test_degree", "test_claims", "test_diagonals"),
     *("test_supremum", "test_cli", "test_sweep", "test_additions", "test_spectral", "test_results"),
     *("test_symmetry_options", "test_volume", "test_enclosure", "test_cli_claims"),
+    *("test_training_claims", "test_fit_kill", "test_sam_scaling", "test_watch", "test_discrete"),
 )
 
 

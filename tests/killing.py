@@ -23,12 +23,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from spiritlevel.results.data import plain
-from spiritlevel.training import fit
+from spiritlevel.training import SAM, fit
 
 KILLS, EPOCHS, STEPS = 5, 3, 20
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "sam": lambda p: SAM(p, lr=0.1, momentum=0.9),
 }
 
 

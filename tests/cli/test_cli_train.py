@@ -19,9 +19,6 @@ from spiritlevel.objective.default import digits, fresh_net
 from spiritlevel.results.history import History
 from spiritlevel.training.naming import OPTIMIZERS, SCHEDULES, Subject, optimizer_named
 
-WHOLE = pytest.mark.skipif(
-    not {"SAM", "PathSGD", "Watch"} <= set(training.__all__), reason="not all optimizers are here"
-)
 MINE = ("--model", "mine:net", "--data", "mine:data", "--watch", "none")
 
 
@@ -86,7 +83,6 @@ def test_every_schedule_begins_at_the_rate(mine: Path, schedule: str) -> None:
     assert (len(set(rates)) == 1) == (schedule == "constant")
 
 
-@WHOLE
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_lowers_the_loss_of_a_small_net(name: str) -> None:
     torch.manual_seed(0)
@@ -101,7 +97,6 @@ def test_every_optimizer_lowers_the_loss_of_a_small_net(name: str) -> None:
     assert last < 0.95 * objective.value()
 
 
-@WHOLE
 def test_it_is_watched(mine: Path) -> None:
     words = ("--watch", "hessian_trace,lambda_max", "--every", "4", "--epochs", "3", "--lr", "0.1")
     code, text = run(*MINE[:4], *words, "--json", mine / "a.json", "--weights-out", mine / "a.pt")

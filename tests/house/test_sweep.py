@@ -25,13 +25,14 @@ from sweeping import parameters, shown, wrong
 
 # Records of what was found: the library makes them.
 RESULTS = set(
-    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group Line Result "
+    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group History Line Result "
     "Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
     "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
     "orbit.Representative "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
+    "training.Wrapping training.discrete.Instance training.discrete.Searched "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
 )
 # Run inside every product, with what the library itself hands over.
@@ -47,6 +48,25 @@ RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("coordinates.inputs.affine", "shift"): lambda v: getattr(v, "shape", ()) == (1, 1, 2),
     ("Objective.named", "vector"): lambda v: getattr(v, "shape", ()) == (17,),  # numbers or not
     ("compare", "init"): lambda v: v == {},
+    **{
+        (f"training.{name}", argument): lambda v: type(v) is int and v in (0, -1)
+        for name, arguments in {
+            "SAM": "rho eta",
+            "SGLD": "temperature weight_decay",
+            "FlatMinimumSearch": "weight tolerance change",
+            "RaiseThenDecay": "end last_epoch",
+            "ReplicatedSGD": "coupling",
+            "SaddleFreeNewton": "damping lr",
+            "fit": "stop",
+            "watch_checkpoints": "rate",
+            "discrete.count_within": "distance",
+            "discrete.local_entropy": "distance",
+            "discrete.sbpi": "share",
+        }.items()
+        for argument in arguments.split()
+    },
+    ("training.SAM", "norm"): lambda v: type(v) is float and v == float("inf"),
+    ("training.fit", "checkpoint"): lambda v: isinstance(v, str) and bool(v),
     # told by the library
     **{("Operator", name): lambda v: True for name in ("check", "rounding", "remark")},
 }
@@ -55,7 +75,7 @@ SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) 
 NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking Line Surface Spectra"
+    "Ranking Line Surface Spectra History"
 ).split()
 
 
@@ -116,7 +136,7 @@ def test_little_is_left_out() -> None:
     # true or false, as everything is
     assert left == {
         *"absolute audit certify figures fold is_sharpness keep_count psd replace".split(),
-        *"represented way align layers".split(),
+        *"represented way align layers watch least orbit schedule sync".split(),
     }
 
 

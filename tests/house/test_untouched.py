@@ -199,6 +199,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     ),
     "spectra": lambda m: sl.landscape.spectra(part(m), probes=2, steps=3, top=2),
     "convexity": lambda m: sl.landscape.convexity(part(m), steps=3),
+    "watch": lambda m: sl.training.Watch(part(m), ["hessian_trace"], **ROUGH).look(m, step=0),
     "representative": lambda m: sl.orbit.representative(objective(m)),
     "supremum": lambda m: sl.orbit.supremum(part(m), target=1e3),
     "search": lambda m: sl.orbit.search(objective(m), None, lambda o: o.vector.norm()),
@@ -306,8 +307,9 @@ def test_every_public_function_is_tried() -> None:
             "Line",
             "Surface",
             "Spectra",
+            "History",
         ),  # made of plain data
-        "landscape",  # its functions are tried by their own names
+        *("landscape", "training"),  # their functions are tried by their own names
     }
     assert set(sl.__all__) - data <= set(CALLS)
 

@@ -25,12 +25,7 @@ with warnings.catch_warnings():
 
     from spiritlevel.integrations.lightning import WatchCallback
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # Lightning gives advice as warnings
-    pytest.mark.skipif(
-        not {"SAM", "Watch"} <= set(training.__all__), reason="not all parts are here"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning gives advice as warnings
 
 
 def data() -> tuple[Tensor, Tensor]:

@@ -18,12 +18,7 @@ import spiritlevel as sl
 from spiritlevel import training
 from spiritlevel.integrations.transformers import sam_trainer, watch_callback
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # transformers gives advice as warnings
-    pytest.mark.skipif(
-        not {"SAM", "Watch"} <= set(training.__all__), reason="not all parts are here"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers gives advice as warnings
 N, SIZE = 24, 4
 
 

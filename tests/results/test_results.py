@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import courses
 import pairs
 import reports
 import spiritlevel as sl
@@ -59,6 +60,7 @@ def made() -> dict[str, sl.Result]:
         "line": sl.landscape.line(objective, steps=3),
         "surface": sl.landscape.plane(objective, steps=3, orbit=1),
         "spectra": sl.landscape.spectra(objective, probes=2, steps=4, top=2),
+        "history": courses.full(),
     }
 
 

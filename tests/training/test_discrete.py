@@ -308,7 +308,7 @@ def test_mistakes_are_told_in_one_line() -> None:
     for make, words in (
         (lambda: perceptron(0, 0.4, seed=0), "inputs=0: give a whole number of at least 1"),
         (lambda: perceptron(5, -1.0, seed=0), "load=-1.0: give a positive number"),
-        (lambda: perceptron(5, 0.5, seed=-1), "seed=-1: give a whole number of at least 0"),
+        (lambda: perceptron(5, 0.5, seed=2**70), "give a whole number of 64 bits"),
         (lambda: Instance(np.zeros((2, 3))), "patterns=.*give an array with 2 dimensions"),
         (lambda: energies(instance, np.ones(6)), "weights has the shape .6,.; give rows of 7"),
         (lambda: energies(instance, 0.5 * weights), "weights=.*that are .1 or -1"),

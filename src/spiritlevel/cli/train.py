@@ -45,7 +45,10 @@ class Recipe:
     ] = None
     schedule: Annotated[
         str,
-        typer.Option("--schedule", help="Of the rate: constant, cosine, steps, warm-restarts."),
+        typer.Option(
+            "--schedule",
+            help="Of the rate: constant, cosine, steps, warm-restarts, raise-then-decay.",
+        ),
     ] = "constant"
     checkpoint: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.results.course import Change, change, edge_text
 from spiritlevel.results.grid import Cell, Grid, cells, for_notebook, for_terminal
@@ -129,6 +130,9 @@ class History(Picture, Result, kind="history", schema=1):
 
     def readings(self, name: str) -> list[tuple[Moment, Reading]]:
         """One measure along the course, where it is known."""
+        if name not in self.names:
+            known = ", ".join(self.names) or "none"
+            raise SpiritlevelError(f"no measure {name!r}; there are: {known}")
         found = [(m, m.get(name)) for m in self.moments]
         return [(m, r) for m, r in found if r is not None and math.isfinite(r.estimate.value)]
 

@@ -32,6 +32,7 @@ class SGLD(Wrapping):
         weight_decay: float = 0.0,
     ) -> None:
         doors.number("lr", lr, above=0)
+        doors.number("weight_decay", weight_decay, 0)
         own, options = {"temperature": temperature}, {"lr": lr, "weight_decay": weight_decay}
         super().__init__(params, torch.optim.SGD, own, options, generator(seed))
 

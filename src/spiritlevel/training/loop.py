@@ -52,10 +52,8 @@ def fit(
 ) -> History:
     """Train the model in place: for each batch, optimizer.step(closure) on its mean loss.
 
-    One whose step takes several batches says so in `batches` and is given as many closures.
-
     - `data`, `loss`: as of an Objective; tensors and Datasets are shuffled by `seed` and cut into
-      `batch_size`, a DataLoader is used as it is. They go to the device of the model.
+      `batch_size`, a DataLoader is used as it is. An `optimizer` may take several `batches` a step.
     - `stop`: a loss over all the data in eval mode, or a function of an Epoch; asked after each.
     - `checkpoint`: a file that is kept up to date, every so many steps or about every 30 s; the
       same call goes on from it, on a CPU bit for bit. Ctrl-C keeps what is done.

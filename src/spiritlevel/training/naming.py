@@ -13,6 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 from spiritlevel import training
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
+from spiritlevel.training.schedules import RaiseThenDecay
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ SCHEDULES: dict[str, Callable[[Optimizer, int], Any]] = {
     ),
     "warm-restarts": lambda optimizer, epochs: lr_scheduler.CosineAnnealingWarmRestarts(
         optimizer, max(epochs // 4, 1)
+    ),
+    "raise-then-decay": lambda optimizer, epochs: RaiseThenDecay(
+        optimizer, peak=10, rise=max(epochs // 4, 1), fall=max(epochs // 2, 1), end=0.1
     ),
 }
 

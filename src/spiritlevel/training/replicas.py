@@ -51,7 +51,7 @@ class ReplicatedSGD(Wrapping):
         doors.number("replicas", replicas, 1, whole=True)
         doors.number("spread", spread, 0)
         _only_couplings(coupling)
-        if devices is not None and (isinstance(devices, str) or not list(devices)):
+        if devices is not None and (not isinstance(devices, (list, tuple)) or not devices):
             raise SpiritlevelError(f'devices={doors.shown(devices)}: give a list, such as ["cpu"]')
         self.places = None if devices is None else [known_device(each) for each in devices]
         self.count, self.coupling, self.spread, self.steps = replicas, coupling, spread, 0

@@ -18,6 +18,7 @@ from spiritlevel.curvature.ladder import Rung, climb
 from spiritlevel.curvature.products import hessian_by
 from spiritlevel.objective.objective import Objective, only_objectives
 from spiritlevel.spectral.krylov import Krylov
+from spiritlevel.training.wrapping import groups_of
 
 SUBSPACE = 20
 OWN = "saddle_free"  # where the state that is not torch's lies in a state_dict
@@ -51,7 +52,12 @@ class SaddleFreeNewton(torch.optim.Optimizer):
         number("damping", damping, 0)
         number("lr", lr, 0)
         seeded(seed)
-        super().__init__(params, {"lr": lr})
+        try:
+            super().__init__(groups_of(params), {"lr": lr})
+        except (TypeError, ValueError) as error:
+            if isinstance(error, SpiritlevelError):
+                raise
+            raise SpiritlevelError(f"params: {error}; give model.parameters()") from None
         self.objective, self.k, self.damping = objective, k, damping
         self.products = 0  # with the Hessian, so far
         self._draws = generator(seed)

@@ -47,6 +47,7 @@ class RaiseThenDecay(LRScheduler):
         number("peak", peak, above=0)
         number("fade", fade, above=0)
         number("end", end, 0)
+        number("last_epoch", last_epoch, -1, whole=True)
         one_of("shape", shape, get_args(Shape))
         if shape == "geometric" and end == 0:
             raise SpiritlevelError("end=0: nothing falls to zero by factors; give a positive end")

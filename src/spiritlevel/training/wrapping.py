@@ -41,7 +41,7 @@ class Wrapping(Optimizer):
         _only_bases(base, type(self).__name__)
         _known(base, options, [*own, *_arguments(type(self))], type(self).__name__)
         self.own = dict(own)
-        groups = _groups(params)
+        groups = groups_of(params)
         for group in groups:
             self._complete(group)
         self.base = _made(base, groups, options)
@@ -61,7 +61,7 @@ class Wrapping(Optimizer):
         """Add parameters with options of their own, to the base too."""
         if not self._built:  # torch's constructor, for groups that the base has already
             return super().add_param_group(param_group)
-        (group,) = _groups([param_group])
+        (group,) = groups_of([param_group])
         self._complete(group)
         return self.base.add_param_group(group)
 
@@ -150,7 +150,7 @@ def closures_of(closure: Any, count: int | None, name: str) -> list[Closure]:
     return list(closure)
 
 
-def _groups(params: Any) -> list[dict[str, Any]]:
+def groups_of(params: Any) -> list[dict[str, Any]]:
     """Parameters or groups of them, as groups that are our own."""
     if isinstance(params, Tensor) or not isinstance(params, Iterable):
         raise SpiritlevelError(

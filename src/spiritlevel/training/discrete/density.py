@@ -111,12 +111,13 @@ def count_within(
     if row.ndim != 1:
         raise SpiritlevelError(f"solution has the shape {row.shape}; give one row of weights")
     doors.number("distance", distance, 0, whole=True)
+    draws = generator(seed)
     reach = min(int(distance), instance.size)
     if samples is None:
         total = int((distances(solutions(instance), row) <= reach).sum())
         return Estimate(float(total), seconds=time.perf_counter() - begin)
     doors.number("samples", samples, 2, whole=True)
-    draws, value, variance, unseen = generator(seed), 0.0, 0.0, []
+    value, variance, unseen = 0.0, 0.0, []
     each = max(2, int(samples) // (reach + 1))
     for k in range(reach + 1):
         count = math.comb(instance.size, k)

@@ -9,6 +9,7 @@ import numpy as np
 
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensor_doors import seeded
 
 Signs = np.ndarray  # int8, each +1 or -1
 
@@ -114,8 +115,8 @@ def votes(found: np.ndarray) -> np.ndarray:
 
 def generator(seed: int) -> np.random.Generator:
     """Random numbers of one seed, and of nothing else."""
-    doors.number("seed", seed, 0, whole=True)
-    return np.random.default_rng(int(seed))
+    seeded(seed)
+    return np.random.default_rng(int(seed) % 2**64)
 
 
 def random_signs(shape: tuple[int, ...], draws: np.random.Generator) -> Signs:
