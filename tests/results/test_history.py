@@ -110,7 +110,10 @@ def test_the_edge_is_told_with_its_errors() -> None:
     shares = [m.edge_share for m in history.moments[:4]]
     assert [e.value for e in shares if e is not None] == pytest.approx([1.2, 1.1, 1.0, 0.9])
     assert [e.error for e in shares if e is not None] == pytest.approx([1e-5] * 4)
-    assert "at 2 of 4 looks; largest at step 0: 1.20 times the edge." in history.sentences[-1]
+    assert (
+        "at 2 of 4 looks (undecided at 1 more); largest at step 0: 1.20 times the edge."
+        in history.sentences[-1]
+    )
 
 
 def test_the_table_fits_and_loses_no_digit() -> None:

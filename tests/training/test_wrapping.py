@@ -210,7 +210,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
         {"rh": 1, "mom": 2},
         "rh, mom: no option of SAM or SGD; there are: rho, adaptive, .*momentum",
     ),
-    (LINEAR.parameters(), torch.optim.SGD, {"lr": -1.0}, "SGD refuses .*Invalid learning rate: -1"),
+    (LINEAR.parameters(), torch.optim.SGD, {"lr": -1.0}, "lr=-1.0: give a number of at least 0"),
     (LINEAR.parameters(), torch.optim.SGD, {"rho": -0.1}, "rho=-0.1: give a number of at least 0"),
     (LINEAR.parameters(), torch.optim.SGD, {"rho": float("nan")}, "rho=nan: give a number"),
     (LINEAR.parameters(), torch.optim.SGD, {"eta": -1}, "eta=-1: give a number of at least 0"),

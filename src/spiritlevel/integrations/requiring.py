@@ -19,7 +19,6 @@ def required(module: str, install: str) -> Any:
 
 
 def rate_of(optimizer: Any) -> float | None:
-    """The learning rate of the first group; None where there is none."""
-    groups = getattr(optimizer, "param_groups", None)
-    rate = groups[0].get("lr") if groups else None
-    return None if rate is None else float(rate)
+    """The learning rate; None where there is none, or one for each of several groups."""
+    rates = {group.get("lr") for group in getattr(optimizer, "param_groups", ())}
+    return float(rates.pop()) if len(rates) == 1 and None not in rates else None

@@ -190,9 +190,11 @@ def edge_text(shares: Sequence[tuple[str, Estimate]]) -> str:
     """How often the largest eigenvalue was beyond 2 / rate, and where it was farthest."""
     if not shares:
         return ""
-    over = [name for name, e in shares if _ends(e, 0.0)[0] > 1]
+    ends = [_ends(e, 0.0) for _, e in shares]
+    over, open_ = sum(low > 1 for low, _ in ends), sum(low <= 1 < high for low, high in ends)
     top, most = max(shares, key=lambda pair: pair[1].value)
-    count = f"{len(over)} of {len(shares)} looks" if len(shares) > 1 else f"{len(over)} of one look"
+    count = f"{over} of {len(shares)} looks" if len(shares) > 1 else f"{over} of one look"
+    count += f" (undecided at {open_} more)" if open_ else ""
     return (
         f"The largest eigenvalue was beyond 2 / rate, the edge of plain gradient descent, at "
         f"{count}; "

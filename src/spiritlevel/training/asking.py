@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -44,7 +45,7 @@ def refuse(given: dict[str, Any]) -> Path | None:
         if path is None:
             raise SpiritlevelError("every is of checkpoints: give checkpoint, or leave it out")
     doors.one_of("schedule_every", given["schedule_every"], ("epoch", "step"))
-    _refuse_schedule(given["schedule"], given["optimizer"])
+    _refuse_schedule(given["schedule"], given["optimizer"], given["schedule_every"])
     _refuse_watch(given["watch"])
     return path
 
@@ -54,9 +55,13 @@ def _refuse_stop(stop: Any) -> None:
         doors.number("stop", stop)
 
 
-def _refuse_schedule(schedule: Any, optimizer: Optimizer) -> None:
+def _refuse_schedule(schedule: Any, optimizer: Optimizer, every: str) -> None:
     if schedule is None:
         return
+    if isinstance(schedule, ReduceLROnPlateau) and every == "step":
+        raise SpiritlevelError(
+            'schedule_every="step" with ReduceLROnPlateau, which judges epochs: give "epoch"'
+        )
     ways = [getattr(schedule, way, None) for way in ("step", "state_dict", "load_state_dict")]
     if isinstance(schedule, type) or not all(callable(way) for way in ways):
         raise SpiritlevelError(
@@ -79,6 +84,17 @@ def _refuse_watch(watch: Any) -> None:
         raise SpiritlevelError(
             f"watch is a {type(watch).__name__}; give a spiritlevel.training.Watch(objective)"
         )
+
+
+def refuse_seen(watch: Any, step: int) -> None:
+    """A watch that has moments of another training."""
+    if watch is not None and step == 0 and getattr(watch, "moments", None):
+        raise SpiritlevelError("watch has seen another training; give a new one to each")
+
+
+def spoken(loss: Any) -> str:
+    """The name of a loss, as far as it has one."""
+    return str(getattr(loss, "__qualname__", type(loss).__name__))
 
 
 def refuse_past(done: int, epochs: int, stopped: str) -> None:

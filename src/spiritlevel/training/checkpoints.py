@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import os
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from spiritlevel.training.standing import Parts, Standing
 
 Key = dict[str, Any]
 FORMAT = "spiritlevel training 1"
+PARTS = set("key begun options model buffers optimizer schedule standing watch".split())
 
 
 def named(path: Any) -> Path | None:
@@ -29,17 +30,31 @@ def named(path: Any) -> Path | None:
     if path is None:
         return None
     try:
-        return file(path)
+        found = file(path)
+        part = _part(found)
+        part.touch()
+        part.unlink()
     except SpiritlevelError as error:
         raise SpiritlevelError(str(error).replace("path", "checkpoint", 1)) from None
+    except (OSError, ValueError) as error:
+        raise SpiritlevelError(
+            f"checkpoint={str(path)!r} cannot be written ({error}); name another file"
+        ) from None
+    return found
+
+
+def _part(path: Path) -> Path:
+    """Where the next one is written before it takes the place of the last."""
+    return path.with_name(path.name + ".part")
 
 
 def key_of(parts: Parts, **asked: Any) -> Key:
     """What tells this run from others: the network's sizes, the optimizer, the data, the seed."""
     state = parts.module.state_dict()
     sizes = {name: (tuple(t.shape), str(t.dtype)) for name, t in state.items() if is_tensor(t)}
+    kinds = [type(part).__qualname__ for part in parts.module.modules()]
     return {
-        "the network": hashlib.sha256(repr(sizes).encode()).hexdigest()[:12],
+        "the network": hashlib.sha256(repr((sizes, kinds)).encode()).hexdigest()[:12],
         "the optimizer": called(parts.optimizer),
         "the schedule": None if parts.schedule is None else type(parts.schedule).__name__,
         **asked,
@@ -48,7 +63,7 @@ def key_of(parts: Parts, **asked: Any) -> Key:
 
 def options_of(parts: Parts) -> Key:
     """The options of the optimizer and of the schedule by name, as plain data."""
-    found: Key = {}
+    found: Key = _own_options(parts.optimizer)
     for number, group in enumerate(parts.optimizer.param_groups, 1):
         found |= {f"{k} of group {number}": _plain(v) for k, v in group.items() if k != "params"}
         found[f"tensors of group {number}"] = len(group["params"])
@@ -56,6 +71,16 @@ def options_of(parts: Parts) -> Key:
         state = parts.schedule.state_dict()
         found |= {f"{k} of the schedule": _plain(v) for k, v in state.items()}
     return found
+
+
+def _own_options(optimizer: Any) -> Key:
+    """Those of our optimizers that are not in their groups."""
+    if not type(optimizer).__module__.startswith("spiritlevel."):
+        return {}
+    names = inspect.signature(type(optimizer)).parameters
+    held = {name: getattr(optimizer, name, None) for name in names}
+    simple = (bool, int, float, str, tuple)
+    return {name: _plain(value) for name, value in held.items() if isinstance(value, simple)}
 
 
 def called(optimizer: Any) -> str:
@@ -95,7 +120,7 @@ class Keeper:
         data = io.BytesIO()
         torch.save(self._state(standing), data)
         self._check(data)
-        part = self.path.with_name(self.path.name + ".part")
+        part = _part(self.path)
         with part.open("wb") as out:
             out.write(data.getbuffer())
             out.flush()
@@ -154,9 +179,9 @@ def _fill(parts: Parts, held: Mapping[str, Any]) -> None:
 def _contents(path: Path) -> dict[str, Any]:
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
+    except Exception:  # of another kind for every kind of file
         held = None
-    if not isinstance(held, dict) or held.get("format") != FORMAT:
+    if not isinstance(held, dict) or held.get("format") != FORMAT or not set(held) >= PARTS:
         raise SpiritlevelError(
             f"checkpoint={str(path)!r} is no checkpoint of fit; name one, or a file that does "
             "not exist"

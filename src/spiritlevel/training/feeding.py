@@ -76,6 +76,10 @@ class Feed:
                     return batch
         raise SpiritlevelError("data is empty: no batch, or no example in any batch")
 
+    def told(self, first: Batch) -> dict[str, str]:
+        """What tells these data from others; workers that stay may draw another first batch."""
+        return {"the data": self.form, "the first batch": "" if self.notes else _digest(first)}
+
     def ready(self, batch: Batch) -> Batch:
         return map_tensors(self.place, batched(read(batch)))
 
@@ -132,6 +136,8 @@ def _of_tensors(batch: Batch, size: int, seed: int, place: Callable[[Tensor], Te
 
 def _of_dataset(data: Any, size: int, seed: int, place: Callable[[Tensor], Tensor]) -> Feed:
     n = len(data)
+    if n == 0:
+        raise SpiritlevelError("data is an empty Dataset; give one with examples")
 
     def source(epoch: int, first: int) -> Iterable[Batch]:
         order = [chosen.tolist() for chosen in _order(n, size, seed, epoch)]

@@ -63,15 +63,15 @@ def fit(
     path = asking.refuse(vars().copy())
     parts = Parts(model, optimizer, schedule, watch)
     given = feed(data, batch_size, int(seed), asking.placing(parts.module))
-    asked = {"seed": int(seed), "the data": given.form, "schedule_every": schedule_every}
     first = given.first()
+    asked = {"seed": int(seed), "schedule_every": schedule_every, "the loss": asking.spoken(loss)}
     run = _Run(
         parts,
         given,
         asking.understood(parts.module, loss, first, training=True),
         lambda: asking.understood(parts.module, loss, first, training=False),
         _Plan(int(epochs), stop, every, schedule_every, int(seed)),
-        Keeper(path, parts, key_of(parts, **asked)),
+        Keeper(path, parts, key_of(parts, **asked, **given.told(first))),
     )
     return _fitted(run)
 
@@ -100,6 +100,9 @@ class _Run:
 def _fitted(run: _Run) -> History:
     modes = {part: part.training for part in run.parts.model.modules()}
     standing = run.keeper.restored()
+    asking.refuse_seen(run.parts.watch, standing.step)
+    if standing.stopped and not _ended(standing.epochs[-1], run.plan.stop):
+        standing.stopped = ""  # by another rule
     asking.refuse_past(len(standing.epochs), run.plan.epochs, standing.stopped)
     interrupted = ""
     with kept_rng(*run.feed.generators), patient_interrupts() as patience:
@@ -165,8 +168,8 @@ class _Loop:
         parts, standing = self.parts, self.standing
         if standing.place == 0:
             standing.examples, standing.total, standing.count = 0, 0.0, 0.0
-        met: dict[int, tuple[float, float]] = {}  # of the first call for each: before the step
-        closures = [self._closure(batch, met) for batch in batches]
+        met: list[tuple[float, float]] = []  # of the first call: before the step
+        closures = [self._closure(batch, met, number) for number, batch in enumerate(batches)]
         standing.rate = parts.rate
         if self.takes == 1:
             parts.optimizer.step(closures[0])  # type: ignore[arg-type]
@@ -180,22 +183,26 @@ class _Loop:
                 f"optimizer={called(parts.optimizer)} did not call its closure; give one whose "
                 "step(closure) does"
             )
-        for total, count in met.values():
-            standing.total, standing.count = standing.total + total, standing.count + count
+        standing.total, standing.count = standing.total + met[0][0], standing.count + met[0][1]
         standing.examples += sum(examples(batch) for batch in batches)
         standing.step, standing.place = standing.step + 1, standing.place + len(batches)
 
-    def _closure(self, batch: Batch, met: dict[int, tuple[float, float]]) -> Callable[[], Tensor]:
+    def _closure(
+        self, batch: Batch, met: list[tuple[float, float]], number: int
+    ) -> Callable[[], Tensor]:
         """Clears the gradients, differentiates the mean loss of a batch, and returns it."""
+        called: list[bool] = []
 
         def closure() -> Tensor:
             self.parts.optimizer.zero_grad()
             with torch.enable_grad():
                 total, count = self.run.loss.total(self.parts.model, batch)
                 mean = total / count
-                if id(batch) not in met:
-                    met[id(batch)] = float(total.detach()), float(count)
-                    self._refuse_broken(*met[id(batch)], batch)
+                if not called:  # once for each: it waits for the device
+                    called.append(True)
+                    found = float(total.detach()), float(count)
+                    self._refuse_broken(*found, batch, number)
+                    met.append(found)
                 mean.backward()
             return mean
 
@@ -209,10 +216,9 @@ class _Loop:
         ended = Epoch(
             standing.epoch, standing.step, mean, standing.rate, now - standing.began, full
         )
-        if callable(stop) and stop(ended):
-            standing.stopped = f"by stop, after {ended.number} epochs"
-        elif full is not None and full <= stop:  # type: ignore[operator]
-            standing.stopped = f"at a training loss of {full:.4g}"
+        if _ended(ended, stop):
+            by = f"by stop, after {ended.number} epochs"
+            standing.stopped = by if full is None else f"at a training loss of {full:.4g}"
         with self.patience.whole():
             self._scheduled(mean if full is None else full)
             standing.epochs.append(ended)
@@ -254,7 +260,7 @@ class _Loop:
         made, now = len(watch.moments), last or standing.owed
         standing.owed = True
         rate = standing.rate if standing.step else self.parts.rate
-        known = None if math.isnan(rate) else rate
+        known = None if math.isnan(rate) or not self.parts.one_rate else rate
         watch.look(self.parts.model, step=standing.step, rate=known, now=now)
         if self.patience.came:  # half of a look is none
             del watch.moments[made:]
@@ -273,9 +279,10 @@ class _Loop:
         self.written = time.perf_counter()
         self.took = self.written - began
 
-    def _refuse_broken(self, total: float, count: float, batch: Batch) -> None:
+    def _refuse_broken(self, total: float, count: float, batch: Batch, number: int) -> None:
         standing = self.standing
-        where = f"at step {standing.step + 1}, batch {standing.place + 1} of epoch {standing.epoch}"
+        place = standing.place + number + 1
+        where = f"at step {standing.step + 1}, batch {place} of epoch {standing.epoch}"
         if count == 0:
             raise SpiritlevelError(
                 f"no label counts {where}: all are those to ignore; leave such batches out"
@@ -293,6 +300,13 @@ def _together(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
     """As many at a time; fewer at the end."""
     while several := list(itertools.islice(batches, count)):
         yield several
+
+
+def _ended(epoch: Epoch, stop: float | Callable[[Epoch], bool] | None) -> bool:
+    """Whether the rule ends a training after this epoch."""
+    if callable(stop):
+        return bool(stop(epoch))
+    return stop is not None and epoch.full is not None and epoch.full <= stop
 
 
 def _how_far(standing: Standing, plan: _Plan) -> str:

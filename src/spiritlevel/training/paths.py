@@ -29,7 +29,7 @@ class PathSGD(Wrapping):
     weights; biases are weights of a constant input. Rescaling units by D makes g into D^-1 g and
     kappa into D^-2 kappa, so that the step is rescaled by D: the same function before and after it,
     with momentum and weight decay of SGD too. No other base has that. An edge on no path with
-    weights has no gradient, and stays. (Neyshabur, Salakhutdinov and Srebro, 2015, p = 2)
+    weights has no gradient of the loss. (Neyshabur, Salakhutdinov and Srebro, 2015, p = 2)
 
     `model` is a network of weights, sums and rectifiers that `params` are part of; `example` is
     what it takes, guessed if None.

@@ -15,6 +15,7 @@ from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensor_doors import device as known_device
 from spiritlevel.base.tensors import gaussian, generator, map_leaves
+from spiritlevel.training.copies import copied, put
 from spiritlevel.training.wrapping import OWN, Closure, Wrapping, closures_of, evaluated, mean_loss
 
 Coupling = float | tuple[float, float] | Callable[[int], float]
@@ -81,20 +82,30 @@ class ReplicatedSGD(Wrapping):
     def step(self, closure: Closure | Sequence[Closure] | None = None) -> Any:
         """One step of every replica; returns the mean of their losses."""
         closures = closures_of(closure, self.count, "replicas")
-        if not self.replicas:
+        fresh, centre = not self.replicas, copied([w.detach() for w in self.weights()])
+        if fresh:
             self._begin()
-        centre = [w.detach().clone() for w in self.weights()]
-        gamma, losses = self.gamma(), []
+        gamma, losses, slopes = self.gamma(), [], []
         try:
             for number, each in enumerate(closures):
                 self._load(number)
                 self.zero_grad()
                 losses.append(evaluated(each))
                 self._couple(centre, gamma)
-                self.base.step()
-                self._store(number)
-        finally:
-            self._centre()
+                slopes.append([w.grad for w in self.weights()])
+                self.zero_grad()  # the next gradients are tensors of their own
+        except BaseException:  # of a closure: as if there had been no step
+            put(self.weights(), centre)
+            if fresh:
+                self.replicas, self.states = [], []
+            raise
+        for number, own in enumerate(slopes):
+            self._load(number)
+            for weight, slope in zip(self.weights(), own, strict=True):
+                weight.grad = slope
+            self.base.step()
+            self._store(number)
+        self._centre()
         self.steps += 1
         return mean_loss(losses, [1 / self.count] * self.count)
 
@@ -111,7 +122,12 @@ class ReplicatedSGD(Wrapping):
         means = [torch.stack(drawn).mean(0) for drawn in zip(*noise, strict=True)]
         for number, drawn in enumerate(noise):
             moved = zip(self.weights(), drawn, means, strict=True)
-            self.replicas.append([(w + d - m).to(self._place(number, w)) for w, d, m in moved])
+            self.replicas.append(
+                [
+                    (w + (d - m) * w.requires_grad).to(self._place(number, w), copy=True)
+                    for w, d, m in moved
+                ]
+            )
             self.states.append(self._rested(number, copy_of(self.state)))
 
     @torch.no_grad()
@@ -147,6 +163,8 @@ class ReplicatedSGD(Wrapping):
     def _centre(self) -> None:
         """The mean of the replicas, in the model."""
         for place, weight in enumerate(self.weights()):
+            if not weight.requires_grad:  # a mean of what is equal may be rounded
+                continue
             own = [replica[place].to(weight.device) for replica in self.replicas]
             weight.copy_(torch.stack(own).mean(0))
         torch.clear_autocast_cache()

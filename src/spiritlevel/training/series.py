@@ -123,14 +123,21 @@ def _names(checkpoints: list[Any]) -> list[str]:
 
 def numbered(given: Mapping[str, Other]) -> dict[str, tuple[int, Other]]:
     """Each with its step: from the names, and then in that order, if all have one; else counted."""
-    for pattern in (r"(?i)step[ =_-]*(\d+)", r"(\d+)(?!.*\d)"):
-        matches = [re.search(pattern, name) for name in given]
-        steps = [int(m[1]) for m in matches if m is not None]
-        if len(set(steps)) == len(given) and not _counted(given):
-            pairs = zip(steps, given.items(), strict=True)
-            ordered = sorted(pairs, key=lambda pair: pair[0])
-            return {name: (step, other) for step, (name, other) in ordered}
-    return {name: (i, other) for i, (name, other) in enumerate(given.items())}
+    steps = None if _counted(given) else _steps(list(given))
+    if steps is None:
+        return {name: (i, other) for i, (name, other) in enumerate(given.items())}
+    ordered = sorted(zip(steps, given.items(), strict=True), key=lambda pair: pair[0])
+    return {name: (step, other) for step, (name, other) in ordered}
+
+
+def _steps(names: list[str]) -> list[int] | None:
+    """Numbers after "step" or "epoch", or the last whole ones; None where two are the same."""
+    for pattern in (r"(?i)step[ =_-]*(\d+)", r"(?i)epoch[ =_-]*(\d+)", r"(?<![\d.])(\d+)(?![\d.])"):
+        found = [re.findall(pattern, name) for name in names]
+        if all(found):
+            last = [int(numbers[-1]) for numbers in found]
+            return last if len(set(last)) == len(last) else None
+    return None
 
 
 def _counted(given: Mapping[str, Other]) -> bool:

@@ -56,6 +56,11 @@ class Parts:
         return float(self.optimizer.param_groups[0].get("lr", float("nan")))
 
     @property
+    def one_rate(self) -> bool:
+        """Whether all groups have the same learning rate: there is no edge of several."""
+        return len({float(g.get("lr", 0.0)) for g in self.optimizer.param_groups}) == 1
+
+    @property
     def trained(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 

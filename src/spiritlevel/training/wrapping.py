@@ -40,6 +40,8 @@ class Wrapping(Optimizer):
     ) -> None:
         _only_bases(base, type(self).__name__)
         _known(base, options, [*own, *_arguments(type(self))], type(self).__name__)
+        if "lr" in options and not isinstance(options["lr"], Tensor):
+            doors.number("lr", options["lr"], 0)
         self.own = dict(own)
         groups = groups_of(params)
         for group in groups:
@@ -68,6 +70,8 @@ class Wrapping(Optimizer):
     def _complete(self, group: dict[str, Any]) -> None:
         for name, default in self.own.items():
             group.setdefault(name, default)
+        if "lr" in group and not isinstance(group["lr"], Tensor):
+            doors.number("lr", group["lr"], 0)
         self.check(group)
 
     def _share(self, groups: list[dict[str, Any]], state: Any) -> None:

@@ -116,7 +116,7 @@ def replicated_anneal(
     d counts the weights that differ; beta and gamma rise evenly. The centre has no energy of its
     own and is drawn anew in each sweep, P(W_i = 1) = 1 / (1 + exp(-beta gamma sum_a W^a_i)). All
     sweeps are made, since the replicas come together at the end; the majority of the replicas is
-    returned if it is a solution, or else the best replica. Baldassi et al. 2016, PNAS.
+    returned if no replica is better, or else the best replica. Baldassi et al. 2016, PNAS.
     """
     checked_instance(instance)
     _checked_schedule(sweeps, beta)

@@ -52,7 +52,7 @@ class Instance:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """Where a search ended: its best weights, the patterns that they violate, and its steps.
+    """Where a search ended: its weights, the patterns that they violate, and its steps.
 
     The energy is counted anew from the weights; `steps` are proposed flips of `anneal` and
     `replicated_anneal`, patterns that `sbpi` was shown, and iterations of `rbp`.

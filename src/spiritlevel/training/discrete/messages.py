@@ -38,6 +38,8 @@ def sbpi(
     _only_perceptrons(instance)
     doors.number("epochs", epochs, 1, whole=True)
     doors.number("share", share, 0)
+    if share > 1:
+        raise SpiritlevelError(f"share={share:g} is a probability; give at most 1")
     most = _odd(states, instance.inputs)
     draws, steps = generator(seed), 0
     h = random_signs((instance.inputs,), draws).astype(np.int64)
