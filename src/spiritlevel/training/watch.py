@@ -31,7 +31,8 @@ class Watch:
     - `measures`: names, patterns or calls ("keskar(eps=5e-4)") of `MEASURES`; if None the gradient
       norm, the largest eigenvalue, the trace, the gradient noise scale and the alignment.
     - `every`: steps between two looks. `share`: the most of the wall time since the first look that
-      looking may take; a look that comes too early is put off to the next due step.
+      looking may take; a look that comes too early is put off to the next due step. The first one
+      is made in any case, and so is the last one of `fit`.
     - `least`: also on the bottom of the orbit, where a measure has one.
     - `log`: log(numbers by name, step) for any logger.
 
