@@ -49,6 +49,10 @@ def break_convexity(w: Witness) -> Witness:
     return {**w, "middle": (w["ends"][0] - w["ends"][1]) / 2}
 
 
+def break_boxes(w: Witness) -> Witness:
+    return {**w, "exponents": -w["exponents"]}
+
+
 def break_spectral_norm(w: Witness) -> Witness:
     """Every factor with the other exponent: the same predictions, and flatter along u."""
     here = w["objective"]
@@ -132,6 +136,7 @@ def break_edge(w: Witness) -> Witness:
 
 BROKEN: dict[str, Callable[[Witness], Witness]] = {
     "homogeneity": break_homogeneity,
+    "flat_box_law": break_boxes,
     "gradient_law": inverse_factors,
     "hessian_law": inverse_factors_of_places,
     "never_arbitrarily_flat": break_floor,
