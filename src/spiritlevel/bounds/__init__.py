@@ -1,0 +1,1 @@
+"""What is guaranteed of networks that were not tested, and under which assumptions."""

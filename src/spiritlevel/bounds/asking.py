@@ -1,0 +1,34 @@
+"""Numbers that no bound can be made of, refused in one line each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from spiritlevel.base.doors import number, shown
+from spiritlevel.base.errors import SpiritlevelError
+
+
+def share(name: str, value: Any) -> None:
+    """Refuse what is not between 0 and 1."""
+    number(name, value, 0.0)
+    if value > 1:
+        raise SpiritlevelError(f"{name}={shown(value)}: give a share between 0 and 1")
+
+
+def chance(name: str, value: Any) -> None:
+    """Refuse what is not strictly between 0 and 1."""
+    number(name, value, above=0.0)
+    if value >= 1:
+        raise SpiritlevelError(f"{name}={shown(value)}: give a probability between 0 and 1")
+
+
+def examples(m: Any, name: str = "m") -> None:
+    """Refuse fewer than two examples."""
+    number(name, m, 2, whole=True)
+
+
+def divergence(kl: Any, name: str = "kl") -> None:
+    """Refuse what is negative or no number; infinity is a divergence."""
+    if kl != math.inf:
+        number(name, kl, 0.0)
