@@ -14,7 +14,7 @@ from spiritlevel.base.tensor_doors import tensor
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(mean, diag spread^2), flat vectors over the chosen parameters; one spread may be for all."""
+    """N(mean, diag spread^2) over the chosen parameters, flat; one spread may do for all."""
 
     mean: Tensor
     spread: Tensor  # standard deviations
