@@ -82,6 +82,18 @@ def test_files_that_are_no_checkpoints_are_refused_and_not_run(tmp_path: Path) -
             again(path)
 
 
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "a.pt"
+    again(path, 1)
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(torch, "load", denied)
+    with pytest.raises(sl.SpiritlevelError, match=r"a\.pt' cannot be read: Permission denied"):
+        again(path, 1)
+
+
 def test_state_that_is_no_plain_data_is_refused(tmp_path: Path) -> None:
     model = net()
     optimizer = sgd(model)
