@@ -37,6 +37,7 @@ MEASURES = {
     "orbit_spectral": "least norm",
     "orbit_trace": "least trace",
 }
+BOTTOMS = {"hessian_spectral": "orbit_spectral", "hessian_trace": "orbit_trace"}
 ACCURACY: Any = {"tol": 1e-2, "rtol": 0.05}
 ONE_AT_A_TIME: Any = contextlib.nullcontext()
 Make = Callable[[nn.Module], torch.optim.Optimizer]
@@ -144,26 +145,35 @@ def table(runs: list[Run]) -> str:
 
 
 def ratios(runs: list[Run], against: str = "SGD") -> str:
-    """log-ratios to plain SGD, paired by seed, with 95 % intervals (Student's t)."""
-    from scipy.stats import t
-
+    """Ratios to plain SGD, paired by seed, and what the bottom of the orbit does to each."""
     lines = []
     for name in dict.fromkeys(r.optimizer for r in runs if r.optimizer != against):
+        pairs = [
+            (a.values, b.values)
+            for a in runs
+            for b in runs
+            if a.optimizer == name and b.optimizer == against and a.seed == b.seed
+        ]
+        found = {m: [math.log(a[m] / b[m]) for a, b in pairs] for m in MEASURES}
         for measure, title in MEASURES.items():
-            pairs = [
-                math.log(a.values[measure] / b.values[measure])
-                for a in runs
-                for b in runs
-                if a.optimizer == name and b.optimizer == against and a.seed == b.seed
-            ]
-            if len(pairs) > 1:
-                half = float(t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(pairs)
-                half /= len(pairs) ** 0.5
-                mean = statistics.fmean(pairs)
-                ends = ", ".join(f"{math.exp(mean + side * half):.2f}" for side in (-1, 1))
-                said = f"x {math.exp(mean):.2f} [{ends}]"
-                lines.append(f"{name} / {against}  {title:12s} {said}, n = {len(pairs)}")
+            lines.append(f"{name} / {against}  {title:12s} {_interval(found[measure])}")
+        for here, bottom in BOTTOMS.items():
+            both = zip(found[bottom], found[here], strict=True)
+            said = _interval([least - given for least, given in both])
+            lines.append(f"{name} / {against}  {MEASURES[bottom]}, over that here: {said}")
     return "\n".join(lines)
+
+
+def _interval(logs: list[float]) -> str:
+    """The geometric mean with its 95 % interval (Student's t of the logarithms)."""
+    from scipy.stats import t
+
+    if len(logs) < 2:
+        return "one pair tells nothing"
+    half = float(t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / len(logs) ** 0.5
+    mean = statistics.fmean(logs)
+    ends = ", ".join(f"{math.exp(mean + side * half):.2f}" for side in (-1, 1))
+    return f"x {math.exp(mean):.2f} [{ends}], n = {len(logs)}"
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def elsewhere(net: str, way: str, seed: int) -> Instruments | None:
     """At a twin, or otherwise: all measures look there, as they do in one table."""
     known = zoo.trained(net)
     if way == "batches":
-        return instruments(known.objective(16), net)
+        return instruments(known.objective(27), net)
     if way == "float32":
         return instruments(known.objective(dtype=torch.float32), net)
     point = WAYS[way](net, seed)  # type: ignore[index]

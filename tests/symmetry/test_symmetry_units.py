@@ -42,6 +42,25 @@ def test_permutations_take_statistics_along() -> None:
     }
 
 
+def test_units_of_two_heads_do_not_change_places() -> None:
+    """Large sets are proved together: one that does not hold sends each to a proof of its own."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
+            self.head = nn.Linear(16, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.layer(x).mean(1))
+
+    objective = objective_of(Encoder(), 4, 16)
+    found = permutations(objective)
+    assert [u.size for u in found] == [8, 8, 24]  # the values of each head, and the hidden units
+    for units in found:
+        assert sl.verify(objective, units.apply(objective, units.random(3))).relative <= ROUNDING
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_linear_maps_of_heads(attention: str) -> None:
     ids = tokens()

@@ -1,13 +1,11 @@
-"""fit against a plain loop, its chance, its stops, its refusals, and Ctrl-C."""
+"""fit against a plain loop, its chance, its stops, its refusals."""
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,41 +17,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import spiritlevel as sl
-from spiritlevel.base.estimate import Estimate
-from spiritlevel.base.tensors import same_tree
-from spiritlevel.results.data import plain, read
-from spiritlevel.results.history import Epoch, History, Moment, Reading
+from fits import Watching, data, first_weight, net, order, same, sgd
 from spiritlevel.training import fit
-from spiritlevel.training.feeding import feed
 
 Optimizer = torch.optim.Optimizer
-
-
-def net(seed: int = 0, *, noisy: bool = False) -> nn.Sequential:
-    torch.manual_seed(seed)
-    middle = [nn.BatchNorm1d(6), nn.Dropout(0.3)] if noisy else []
-    return nn.Sequential(nn.Linear(4, 6), *middle, nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def data(n: int = 22) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(1)
-    x = torch.randn(n, 4, generator=g, dtype=torch.float64)
-    return x, torch.randint(0, 3, (n,), generator=g)
-
-
-def sgd(model: nn.Module, lr: float = 0.2) -> Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-
-
-def same(a: nn.Module, b: nn.Module) -> bool:
-    return same_tree(a.state_dict(), b.state_dict())
-
-
-def order(epoch: int, n: int = 22, size: int = 8, seed: int = 0) -> list[Tensor]:
-    """Which examples are in the batches of an epoch: their numbers, fed as data."""
-    numbers = torch.arange(n)
-    one = feed((numbers, numbers), size, seed, lambda t: t)
-    return [x for x, _ in one.batches(epoch)]
 
 
 class Twice(torch.optim.SGD):
@@ -298,38 +265,6 @@ def test_a_plateau_is_one_of_the_loss() -> None:
 # The watch ------------------------------------------------------------------------------------
 
 
-def first_weight(model: nn.Module) -> float:
-    return float(next(iter(model.parameters())).detach().reshape(-1)[0])
-
-
-class Watching:
-    """Every third step, and the last; what it sees is the first weight."""
-
-    def __init__(self) -> None:
-        self.moments: list[Moment] = []
-        self.rates: list[float | None] = []
-
-    def look(
-        self, model: nn.Module, *, step: int, rate: float | None = None, now: bool = False
-    ) -> Moment | None:
-        self.rates.append(rate)
-        if step % 3 and not now:
-            return None
-        reading = Reading("first", Estimate(first_weight(model)))
-        self.moments.append(Moment(f"step {step}", step, 0.0, rate, (reading,), 0.5))
-        return self.moments[-1]
-
-    def history(self, epochs: Any, **told: Any) -> History:
-        watched = sum(moment.seconds for moment in self.moments)
-        return History(tuple(epochs), tuple(self.moments), {**told, "watched": watched})  # type: ignore[typeddict-item]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"moments": plain(self.moments)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.moments = read(list[Moment], state["moments"])
-
-
 def test_the_watch_looks_before_the_first_step_after_each_and_at_the_end() -> None:
     model, watch = net(), Watching()
     start = first_weight(model)
@@ -349,198 +284,7 @@ def test_the_watch_looks_before_the_first_step_after_each_and_at_the_end() -> No
     assert history["step 6"].rate == pytest.approx(0.5)
 
 
-# Checkpoints ----------------------------------------------------------------------------------
-
-
-def again(path: Path, epochs: int = 4, **options: Any) -> tuple[nn.Module, History]:
-    model = net(noisy=True)
-    optimizer = sgd(model, options.pop("lr", 0.2))
-    schedule = CosineAnnealingLR(optimizer, options.pop("period", 4))
-    given = options.pop("data", data())
-    settings = {"batch_size": 8, "schedule": schedule, "checkpoint": path, **options}
-    return model, fit(model, given, F.cross_entropy, optimizer, epochs, **settings)
-
-
-def test_a_finished_run_is_returned_at_once(tmp_path: Path) -> None:
-    model, history = again(tmp_path / "a.pt")
-    twin, same_history = again(tmp_path / "a.pt")
-    assert history == same_history  # its seconds too: nothing was done
-    assert same(model, twin)
-    assert not list(tmp_path.glob("*.part"))
-
-
-def test_more_epochs_go_on_where_it_ended(tmp_path: Path) -> None:
-    again(tmp_path / "a.pt", 2)
-    model, history = again(tmp_path / "a.pt", 4)
-    straight, whole = again(tmp_path / "b.pt", 4)
-    assert same(model, straight)
-    assert [e.loss for e in history.epochs] == [e.loss for e in whole.epochs]
-    with pytest.raises(sl.SpiritlevelError, match=r"epochs=3, but the checkpoint has done 4"):
-        again(tmp_path / "a.pt", 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"lr": 0.1}, r"another run: lr of group 1 is 0\.2 there and 0\.1 here"),
-        ({"period": 5}, r"another run: T_max of the schedule is 4 there and 5 here"),
-        ({"seed": 1}, r"another run: seed is 0 there and 1 here"),
-        ({"batch_size": 4}, r"another run: the data is '22 examples \w+ by 8' there"),
-        ({"data": data(21)}, r"another run: the data is '22 examples"),
-    ],
-)
-def test_another_run_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    again(tmp_path / "a.pt", 1)
-    with pytest.raises(sl.SpiritlevelError, match=said):
-        again(tmp_path / "a.pt", 1, **options)
-
-
-def test_files_that_are_no_checkpoints_are_refused_and_not_run(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    for held in (b"", b"nothing", None):
-        if held is None:
-            torch.save({"format": Path("evil")}, path)
-        else:
-            path.write_bytes(held)
-        with pytest.raises(sl.SpiritlevelError, match="is no checkpoint of fit"):
-            again(path)
-
-
-def test_state_that_is_no_plain_data_is_refused(tmp_path: Path) -> None:
-    model = net()
-    optimizer = sgd(model)
-    optimizer.param_groups[0]["hidden"] = Path("object")
-    with pytest.raises(sl.SpiritlevelError, match="objects other than tensors and plain data"):
-        fit(model, data(), F.cross_entropy, optimizer, 1, checkpoint=tmp_path / "a.pt")
-    assert not (tmp_path / "a.pt").exists()
-
-
-# Ctrl-C and losses that are no numbers -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["step", "fetch", "look"])
-def test_ctrl_c_keeps_what_is_done_and_the_run_goes_on(tmp_path: Path, where: str) -> None:
-    """Pressed inside a step it waits for its end; the rest gives the same weights as no Ctrl-C."""
-
-    class Pressed(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            self.calls = getattr(self, "calls", 0) + 1
-            loss = closure()
-            if where == "step" and self.calls == 5 and press:
-                os.kill(os.getpid(), signal.SIGINT)
-            super().step()
-            return loss
-
-    class Given(TensorDataset):
-        def __getitem__(self, index: Any) -> Any:
-            if (
-                where == "fetch"
-                and press
-                and optimizer.state
-                and getattr(optimizer, "calls", 0) == 5
-            ):
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().__getitem__(index)
-
-    class Looking(Watching):
-        def look(self, model: nn.Module, **options: Any) -> Moment | None:
-            made = super().look(model, **options)
-            if where == "look" and press and options["step"] == 6:
-                with pytest.raises(KeyboardInterrupt):  # as measures that keep what they have
-                    os.kill(os.getpid(), signal.SIGINT)
-            return made
-
-    def trained(path: Path) -> tuple[nn.Module, History]:
-        nonlocal optimizer
-        model = net(noisy=True)
-        optimizer = Pressed(model.parameters(), lr=0.2, momentum=0.9)
-        settings = {"batch_size": 8, "checkpoint": path, "watch": Looking()}
-        return model, fit(model, Given(*data()), F.cross_entropy, optimizer, 3, **settings)
-
-    optimizer = torch.optim.SGD(net().parameters())
-    press = False
-    straight, whole = trained(tmp_path / "b.pt")
-    press = True
-    _, half = trained(tmp_path / "a.pt")
-    steps = 6 if where == "look" else 5
-    more = f" and {steps % 3} batches of the next" if steps % 3 else " and 3 batches of the next"
-    assert half.provenance["interrupted"] == f"1 of 3 epochs{more} were done"
-    assert half.provenance["stopped"] == "by Ctrl-C"
-    press = False
-    model, history = trained(tmp_path / "a.pt")
-    assert same(model, straight)
-    assert [(m.step, m["first"].estimate.value) for m in history] == [
-        (m.step, m["first"].estimate.value) for m in whole
-    ]
-    assert [e.loss for e in history.epochs] == [e.loss for e in whole.epochs]
-
-
-def test_a_second_ctrl_c_is_heard_inside_a_step(tmp_path: Path) -> None:
-    """Then the weights are of no whole step, and no checkpoint is made of them."""
-
-    class Stuck(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            loss = closure()
-            if self.state:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-                reached.append(True)
-            super().step()
-            return loss
-
-    reached: list[bool] = []
-    model = net()
-    optimizer = Stuck(model.parameters(), lr=0.1, momentum=0.9)
-    path = tmp_path / "a.pt"
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, data(), F.cross_entropy, optimizer, 2, batch_size=8, checkpoint=path, every=1)
-    assert not reached
-    assert torch.load(path, weights_only=True)["standing"]["step"] == 1
-
-
-def test_the_same_objects_go_on_after_ctrl_c(tmp_path: Path) -> None:
-    """As in a notebook, where the cell with fit alone is run again."""
-    model = net(noisy=True)
-    optimizer = sgd(model)
-    schedule = CosineAnnealingLR(optimizer, 4)
-
-    def pressed(epoch: Epoch) -> bool:
-        if epoch.number == 2 and press:
-            os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    given = (model, data(), F.cross_entropy, optimizer, 4)
-    options = {"batch_size": 8, "stop": pressed, "schedule": schedule}
-    press = True
-    found = [fit(*given, **options, checkpoint=tmp_path / "a.pt")]
-    press = False
-    found.append(fit(*given, **options, checkpoint=tmp_path / "a.pt"))
-    assert "1 of 4 epochs" in found[0].provenance["interrupted"]
-    assert found[1].provenance["interrupted"] == ""
-    assert same(model, again(tmp_path / "b.pt")[0])
-
-
-def test_ctrl_c_before_the_first_step_is_ctrl_c() -> None:
-    def stream() -> Iterator[Any]:
-        yield data()
-
-    class Given(Dataset[Any]):
-        seen = 0
-
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            Given.seen += 1
-            if Given.seen == 5:  # the first four are looked at before
-                os.kill(os.getpid(), signal.SIGINT)
-            return data()[0][index], data()[1][index]
-
-    model = net()
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, Given(), F.cross_entropy, sgd(model), 1)
-    with pytest.raises(sl.SpiritlevelError, match="which can be read once"):
-        fit(model, stream(), F.cross_entropy, sgd(model), 1)
+# What it refuses ------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_reason() -> None:

@@ -7,3 +7,16 @@ class SpiritlevelError(ValueError):
 
 class ChangedError(SpiritlevelError):
     """A point that should compute the same function does not: nothing may be built on it."""
+
+
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """What an error says, as much of it as fits into one line; its kind if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:most]
+
+
+def in_one_line(error: BaseException, most: int | None = None) -> str:
+    """The kind of an error that is not ours, and what it says."""
+    if isinstance(error, SpiritlevelError):
+        return first_line(error, most)
+    said = first_line(error, most) if str(error).strip() else "no message"
+    return f"{type(error).__name__}: {said}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import a, number, shown
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
 
 SEEDS = range(-(2**63), 2**64)  # what torch's generators take
 
@@ -87,8 +87,8 @@ def device(value: Any) -> torch.device:
         found = torch.device(value)
         torch.empty(0, device=found)
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
         raise SpiritlevelError(
-            f'device={shown(value)}: give one that torch has here, such as "cpu" ({reason})'
+            f'device={shown(value)}: give one that torch has here, such as "cpu" '
+            f"({first_line(error)})"
         ) from None
     return found

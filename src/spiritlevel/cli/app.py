@@ -51,7 +51,7 @@ def join(points: Iterable[EntryPoint]) -> None:
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[Console]:
     """What is wrong in one line, and no traceback."""
-    from spiritlevel.base.errors import SpiritlevelError
+    from spiritlevel.base.errors import SpiritlevelError, in_one_line
     from spiritlevel.results.terminal import Console
 
     try:
@@ -65,9 +65,8 @@ def one_line_errors() -> Iterator[Console]:
     except Exception as error:  # of the user's model or data: no traceback unless asked for
         if os.environ.get("SPIRITLEVEL_DEBUG"):
             raise
-        first = (str(error).strip() or "no message").splitlines()[0]
         Console(stderr=True).print(
-            f"[bold red]spiritlevel:[/] {escaped(f'{type(error).__name__}: {first}')}\n"
+            f"[bold red]spiritlevel:[/] {escaped(in_one_line(error))}\n"
             "(SPIRITLEVEL_DEBUG=1 shows where)"
         )
         raise typer.Exit(2) from None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spiritlevel.base.errors import first_line
 from spiritlevel.base.memory import HOLDERS, free_bytes, holders, ran_out, relieved
 from spiritlevel.base.tensors import columns, gaussian, generator, leaves
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
@@ -155,8 +156,7 @@ class Engine:
         except Exception as error:  # whatever it meets, the product itself is right or says why
             if ran_out(error) and holders(apart_from=self):
                 raise  # they let go, and it is tried again
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            self._stop("memory for no more" if ran_out(error) else reason)
+            self._stop("memory for no more" if ran_out(error) else first_line(error, 160))
         else:
             self.sizes[number] = tape.nbytes(own) / examples(batch)
             self.tapes[number], self.first = tape, None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.scope import set_apart
 from spiritlevel.landscape.journal import Journal
 from spiritlevel.landscape.passes import Passes, Place, Score
@@ -147,8 +147,7 @@ def _tried(passes: Passes, way: Way, places: Sequence[Place]) -> Way:
     except torch.OutOfMemoryError:
         return Way(note=f"{way}: memory ran out")
     except Exception as error:  # of a compiler or a batching rule; plain passes are right
-        first = (str(error).strip() or "no message").splitlines()[0][:120]
-        return Way(note=f"not {way}: {type(error).__name__}: {first}")
+        return Way(note=f"not {way}: {in_one_line(error, 120)}")
     truth = [passes.one(place) for place in ends]
     check = max(_apart(a.loss, b.loss) for a, b in zip(found, truth, strict=True))
     if check > _tolerance(passes.objective):

@@ -149,7 +149,7 @@ def local_entropy_laplace(
     """
     begin, operator = time.perf_counter(), instruments.hessian
     if operator.size <= probes * steps:
-        found = _dense(operator.dense().double(), instruments.gradient.double(), gamma)
+        found = _dense(instruments.whole, instruments.gradient.double(), gamma)
     else:
         found = _quadrature(instruments, gamma, max(probes, 2), steps)
     objective = instruments.objective

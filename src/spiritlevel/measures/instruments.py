@@ -80,6 +80,11 @@ class Instruments:
         return hessian(self.objective, compile=self.compile)
 
     @functools.cached_property
+    def whole(self) -> Tensor:
+        """The Hessian itself, in float64: of small networks."""
+        return self.hessian.dense().double()
+
+    @functools.cached_property
     def group(self) -> Group:
         """The rescalings that change no prediction."""
         return symmetries(self.objective)

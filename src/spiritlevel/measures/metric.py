@@ -97,9 +97,10 @@ def metric_trace(instruments: Instruments, damping: float = DAMPING) -> Estimate
     is, unlike the identity, and makes the metric definite. Where H = G it counts directions.
     """
     begin, sizes = time.perf_counter(), instruments.objective.vector.abs()
-    matrix, curves = relative_ggn(instruments), scaled(instruments.hessian, sizes)
+    matrix = relative_ggn(instruments)
     if matrix.size <= DENSE:
-        return _dense(matrix, curves, damping)
+        return _dense(instruments, damping)
+    curves = scaled(instruments.hessian, sizes)
     metric = metric_of(matrix, damping, instruments.seed)
     taken = [_form(metric, curves, column) for column in metric.basis.unbind(1)]
     drawn: list[Form] = []
@@ -130,13 +131,20 @@ def _more(probes: int, products: float) -> bool:
     return probes < LOOKS[0] or (probes < LOOKS[-1] and products < PRODUCTS)
 
 
-def _dense(matrix: Operator, curves: Operator, damping: float) -> Estimate:
-    begin = time.perf_counter()
-    eye = torch.eye(matrix.size, dtype=torch.float64, device=matrix.device)
-    solved = torch.linalg.solve(matrix.dense().double() + damping * eye, curves.dense().double())
+def _dense(instruments: Instruments, damping: float) -> Estimate:
+    begin, sizes = time.perf_counter(), instruments.objective.vector.abs().double()
+    metric = _whole(instruments).clone()
+    metric.diagonal().add_(damping)
+    solved = torch.linalg.solve(metric, sizes[:, None] * instruments.whole * sizes)
     return Estimate(
-        float(solved.trace()), matvecs=2 * matrix.size, seconds=time.perf_counter() - begin
+        float(solved.trace()), matvecs=2 * len(sizes), seconds=time.perf_counter() - begin
     )
+
+
+def _whole(instruments: Instruments) -> Tensor:
+    """The relative Gauss-Newton matrix itself."""
+    matrix = relative_ggn(instruments)
+    return instruments.once("relative_ggn, whole", lambda: matrix.dense().double())
 
 
 def _form(metric: Metric, curves: Operator, v: Tensor) -> Form:
@@ -170,7 +178,7 @@ def relative_log_determinant(instruments: Instruments, damping: float = DAMPING)
     """
     begin, matrix = time.perf_counter(), relative_ggn(instruments)
     if matrix.size <= DENSE:
-        values = torch.linalg.eigvalsh(matrix.dense().double()).clamp(min=0)
+        values = torch.linalg.eigvalsh(_whole(instruments)).clamp(min=0)
         spent = time.perf_counter() - begin
         return Estimate(float((values / damping).log1p().sum()), matvecs=matrix.size, seconds=spent)
     top = eigenpairs(matrix, tol=0.01, seed=instruments.seed, leading=0)[0]

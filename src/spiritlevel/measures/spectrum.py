@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.base.operator import Operator
 from spiritlevel.measures.base import PERMUTATION, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.spectral import Density, density
@@ -52,16 +51,16 @@ def spectrum(instruments: Instruments) -> Dense | Density:
     def make() -> Dense | Density:
         operator, budget = instruments.hessian, instruments.budget
         if operator.size <= budget:
-            return _dense(operator)
+            return _dense(instruments)
         steps = max(budget // PROBES, 1)
         return density(operator, probes=PROBES, steps=steps, seed=instruments.seed)
 
     return instruments.once("spectrum", make)
 
 
-def _dense(operator: Operator) -> Dense:
-    begin = time.perf_counter()
-    matrix = operator.dense().double().cpu()
+def _dense(instruments: Instruments) -> Dense:
+    begin, operator = time.perf_counter(), instruments.hessian
+    matrix = instruments.whole.cpu()
     nodes = torch.linalg.eigvalsh((matrix + matrix.T) / 2)
     blur = resolution(operator) * float(nodes.abs().max())
     return Dense(nodes, blur, operator.size * operator.cost, time.perf_counter() - begin)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.base.tensors import leaves, map_leaves, map_tensors, same_tree
 
@@ -68,8 +68,7 @@ def explained(batches: list[Batch]) -> Iterator[None]:
         odd = "" if isinstance(error, SpiritlevelError) else _oddity(batches[0])
         if not odd:
             raise
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SpiritlevelError(f"{odd} (torch says: {said})") from error
+        raise SpiritlevelError(f"{odd} (torch says: {first_line(error)})") from error
 
 
 def examples(batch: Batch) -> int:

@@ -41,7 +41,8 @@ class Epoch:
 
     number: int  # the first is 1
     step: int  # steps made when it ended
-    loss: float  # the mean over the examples of this epoch, each before its step
+    # the mean over this epoch, each batch before its step; of steps with several, over their first
+    loss: float
     rate: float  # the learning rate of its last step
     seconds: float
     full: float | None = None  # the loss over all the data after it, where that was asked for

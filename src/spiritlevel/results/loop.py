@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.progress import bar
 
@@ -52,7 +52,7 @@ def one_by_one(
                 except refuses as error:
                     if heard:
                         raise
-                    done.refused[name] = _said(error)
+                    done.refused[name] = in_one_line(error)
                     continue
                 if not heard or keeps_parts:
                     done.found[name] = made
@@ -67,8 +67,3 @@ def one_by_one(
                 raise KeyboardInterrupt from error
             done.interrupted = f"{len(done.found)} of {len(names)} {noun} were done"
     return done
-
-
-def _said(error: Exception) -> str:
-    kind = "" if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: "
-    return f"{kind}{error}"

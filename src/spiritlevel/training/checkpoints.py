@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import file
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
 from spiritlevel.base.version import __version__
 from spiritlevel.results.data import plain, read
 from spiritlevel.training.standing import Parts, Standing
@@ -152,11 +152,10 @@ class Keeper:
         try:
             torch.load(data, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
-            said = str(error).strip().splitlines()[0]
             raise SpiritlevelError(
                 "checkpoint cannot hold this run: the state of the model, the optimizer or the "
                 f"schedule has objects other than tensors and plain data; keep such in none of "
-                f"them, or leave checkpoint out ({said})"
+                f"them, or leave checkpoint out ({first_line(error)})"
             ) from None
         self._checked = True
 
@@ -179,6 +178,10 @@ def _fill(parts: Parts, held: Mapping[str, Any]) -> None:
 def _contents(path: Path) -> dict[str, Any]:
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise SpiritlevelError(
+            f"checkpoint={str(path)!r} cannot be read: {error.strerror or first_line(error)}"
+        ) from None
     except Exception:  # of another kind for every kind of file
         held = None
     if not isinstance(held, dict) or held.get("format") != FORMAT or not set(held) >= PARTS:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.tensor_doors import accuracy
@@ -68,7 +68,7 @@ class Sight:
         try:
             found = symmetries(self.objective)
         except Exception as error:  # a network that cannot be traced is watched all the same
-            self.notes.append(f"nothing is known of the bottom of the orbit: {said(error)}")
+            self.notes.append(f"nothing is known of the bottom of the orbit: {in_one_line(error)}")
             return None
         if not found.dim:
             self.notes.append(STILL)
@@ -167,11 +167,5 @@ def _kept(make: Callable[[], Any], name: str, notes: dict[str, str]) -> Any:
     try:
         return make()
     except Exception as error:
-        notes[name] = said(error)
+        notes[name] = in_one_line(error)
         return None
-
-
-def said(error: Exception) -> str:
-    """What an error says, in one line."""
-    kind = "" if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: "
-    return kind + (str(error).strip() or "no message").splitlines()[0]

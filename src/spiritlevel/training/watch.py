@@ -10,14 +10,14 @@ from typing import Any
 from torch import nn
 
 from spiritlevel.base import doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.results.data import plain, read
 from spiritlevel.results.history import Epoch, History, Moment
 from spiritlevel.results.provenance import provenance
-from spiritlevel.training.sight import Sight, said
+from spiritlevel.training.sight import Sight
 from spiritlevel.training.weights import at_weights, live, prefix_of
 
 Log = Callable[[dict[str, float], int], Any]
@@ -119,7 +119,7 @@ class Watch:
         try:
             self.log(flat(moment), moment.step)
         except Exception as error:  # a logger that is away is no reason to end a training
-            self._notes.append(f"log failed at {moment.name}: {said(error)}")
+            self._notes.append(f"log failed at {moment.name}: {in_one_line(error)}")
 
     def history(self, epochs: Sequence[Epoch] = (), **told: Any) -> History:
         """All that was seen as a result; `told` is what is known of the training besides."""
@@ -185,7 +185,7 @@ def seen(
         else:
             notes = (f"the loss is {loss} here: nothing else can be read",)
     except Exception as error:
-        notes = (said(error),)
+        notes = (in_one_line(error),)
     seconds = time.perf_counter() - begin
     return Moment(name or f"step {step}", step, loss, rate, readings, seconds, notes)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spiritlevel.base import doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
 
 Closure = Callable[[], Any]
 OWN = "spiritlevel"  # where the state_dict keeps what torch's optimizers do not have
@@ -224,5 +224,6 @@ def _made(base: type[Optimizer], groups: list[Any], options: Mapping[str, Any]) 
     except (TypeError, ValueError) as error:
         if isinstance(error, SpiritlevelError):
             raise
-        reason = str(error).splitlines()[0]
-        raise SpiritlevelError(f"{base.__name__} refuses its params or options: {reason}") from None
+        raise SpiritlevelError(
+            f"{base.__name__} refuses its params or options: {first_line(error)}"
+        ) from None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
 from spiritlevel.base.scope import fixed_rng, without_fastpath
 from spiritlevel.base.tensors import leaves, map_tensors
 from spiritlevel.symmetry.tracing.equations import squash
@@ -71,10 +71,9 @@ def capture(predictor: Predictor) -> ExportedProgram:
         _check_sizes(program)
         return program
     except Exception as error:  # torch.export fails in very many ways
-        reason = str(error).strip().splitlines()
         raise SpiritlevelError(
             "what is read off a graph cannot be found: torch.export could not trace this model "
-            f"({type(error).__name__}: {reason[0][:200] if reason else 'no reason given'}). "
+            f"({type(error).__name__}: {first_line(error, 200)}). "
             "Control flow that depends on the data and operations that torch does not know stop "
             "it; take them out (torch.where, torch.cond, a registered fake kernel), or give the "
             "part that can be traced. Measures that need neither symmetries nor paths still work"
@@ -90,9 +89,8 @@ def _try_eagerly(predictor: Predictor, inputs: tuple[Tensor, ...]) -> None:
         raise
     except Exception as error:  # any model, any mistake
         shapes = ", ".join(str(tuple(t.shape)) for t in inputs)
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SpiritlevelError(
-            f"the model does not take this example of shape {shapes}: {first[:200]}"
+            f"the model does not take this example of shape {shapes}: {first_line(error, 200)}"
         ) from None
 
 
