@@ -28,6 +28,7 @@ from spiritlevel.symmetry.tracing.graph import name_of
 from spiritlevel.symmetry.tracing.state import arguments
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+BENT = frozenset("tanh relu6 elu hardtanh".split())  # s(c a) is not c s(a) for all c > 0
 SHORT = frozenset(
     "relu relu6 tanh view _unsafe_view reshape flatten permute transpose t squeeze unsqueeze clone "
     "alias contiguous to _to_copy detach mean".split()
@@ -65,15 +66,20 @@ class Norms:
 class Chain:
     """A classifier as the theorems have it, and what its data are.
 
-    `radius` is the largest norm of an input, `length` the root of the sum of all their squares.
+    `radius` is the largest norm of an input, `length` the root of the sum of all their squares,
+    `largest` the largest number in them, of `features`. It is `homogeneous` where s(c a) = c s(a)
+    for c > 0 in all that lies between the matrices.
     """
 
     layers: tuple[Norms, ...]
     biased: bool
+    homogeneous: bool
     radius: float
     length: float
+    largest: float
+    features: int
     examples: int
-    classes: int
+    classes: int  # 1 where one output tells two of them
     margins: Tensor  # f_y - max over c != y of f_c of every example
     assumptions: tuple[str, ...]
 
@@ -118,7 +124,7 @@ def sizes(objective: Objective) -> Sizes:
 def chain(objective: Objective, init: Tensor | None = None) -> Chain:
     """The network as a chain of matrices, at its point; `init` are the weights before training."""
     refuse_derived(objective)
-    maps, held = _maps(objective), objective.params
+    (maps, homogeneous), held = _maps(objective), objective.params
     start = None if init is None else objective.named(init)
     biased = any(one.bias for one in maps)
     inputs = _inputs(objective)
@@ -133,10 +139,13 @@ def chain(objective: Objective, init: Tensor | None = None) -> Chain:
     return Chain(
         layers,
         biased,
+        homogeneous,
         float(squares.max().sqrt()),
         float(squares.sum().sqrt()),
+        max(float(inputs.abs().max()), float(biased)),
+        inputs.shape[1] + biased,
         objective.examples,
-        max(maps[-1].outputs, 2),
+        maps[-1].outputs,
         classes.margins(objective, known).double().cpu(),
         _said(maps, biased, init is not None),
     )
@@ -162,8 +171,8 @@ class _Map:
         return periodic_kernel_norm(weight, **self.options)
 
 
-def _maps(objective: Objective) -> list[_Map]:
-    """The linear maps of a chain; refuses what is none, or stretches in between."""
+def _maps(objective: Objective) -> tuple[list[_Map], bool]:
+    """The linear maps of a chain, and if the rest is homogeneous; refuses what is no such chain."""
     trace, found = traced(objective, "a norm bound"), list[_Map]()
     for node in trace.operations:
         if name_of(node) not in ("linear", *CONVOLUTIONS):
@@ -183,7 +192,7 @@ def _maps(objective: Objective) -> list[_Map]:
         found.append(_Map(names[0], names[1], units[0], units[1], options))
     if not found:
         raise SpiritlevelError("a norm bound needs a linear map in the network; there is none")
-    return found
+    return found, not any(name_of(node) in BENT for node in trace.operations)
 
 
 def _options(before: Tensor, node: fx.Node) -> dict[str, Any]:
