@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import leaves
+from spiritlevel.bounds.fitted import decisions
 from spiritlevel.measures.convolutions import periodic_kernel_norm
 from spiritlevel.measures.stacks import chain_of, traced
 from spiritlevel.measures.weights import refuse_derived
@@ -30,7 +31,7 @@ from spiritlevel.symmetry.tracing.state import arguments
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 BENT = frozenset("tanh relu6 elu hardtanh".split())  # s(c a) is not c s(a) for all c > 0
 SHORT = frozenset(
-    "relu relu6 tanh view _unsafe_view reshape flatten permute transpose t squeeze unsqueeze clone "
+    "relu relu6 tanh view _unsafe_view reshape flatten permute movedim transpose t squeeze unsqueeze clone "
     "alias contiguous to _to_copy detach mean".split()
 )  # that make no difference of inputs larger, and 0 of 0
 Named = Mapping[str, Tensor]
@@ -129,12 +130,7 @@ def chain(objective: Objective, init: Tensor | None = None) -> Chain:
     biased = any(one.bias for one in maps)
     inputs = _inputs(objective)
     layers = tuple(_norms(one, held, start, biased, last=one is maps[-1]) for one in maps)
-    known = classes.labels(objective)
-    if known.units != objective.examples:
-        raise SpiritlevelError(
-            f"norm bounds need one decision for each example; there are {known.units} for "
-            f"{objective.examples}, which are not independent of each other"
-        )
+    known = decisions(objective)
     squares = inputs.double().square().sum(1) + biased
     return Chain(
         layers,

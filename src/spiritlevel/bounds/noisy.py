@@ -13,6 +13,7 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.bounds.asking import chance
+from spiritlevel.bounds.fitted import decisions, left_out, refuse_fitted
 from spiritlevel.bounds.pacbayes import on_grid
 from spiritlevel.bounds.sampling import mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
@@ -44,7 +45,8 @@ def noisy(
     chance("delta", delta)
     number("draws", draws, 1, whole=True)
     seeded(seed)
-    known, source = classes.labels(objective), generator(seed)
+    refuse_fitted(objective)
+    known, source = decisions(objective), generator(seed)
     error = classes.error(objective, known)
     start = torch.zeros_like(objective.vector) if init is None else init
     norm = float((objective.vector - start).double().norm())
@@ -65,13 +67,12 @@ def noisy(
     index, sigma = min(zip(few, tried, strict=True), key=lambda pair: float(pair[0]))[1]
     found = _errors(objective, known, sigma, draws, source)
     above = mean_above(found, PART * delta)
-    said = (
-        f"the mean error with noise is at most {above:.4g}, by {draws} draws and {PART:g} of delta"
-    )
+    words = f"the mean error with noise is at most {above:.4g}, by {draws} draws"
+    said = (f"{words} with {PART:g} of delta", *left_out(objective))
     made = bound(index, sigma, above)
     more = (Term("noisy error", sum(found) / draws), Term("draws", draws))
     return replace(
-        made, delta=delta, terms=(*made.terms, *more), assumptions=(*made.assumptions, said)
+        made, delta=delta, terms=(*made.terms, *more), assumptions=(*made.assumptions, *said)
     )
 
 

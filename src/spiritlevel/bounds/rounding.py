@@ -11,6 +11,7 @@ from torch import Tensor
 from spiritlevel.base.scope import set_apart
 from spiritlevel.bounds.asking import chance
 from spiritlevel.bounds.description import occam
+from spiritlevel.bounds.fitted import decisions, left_out, refuse_fitted
 from spiritlevel.objective import Objective, classes
 from spiritlevel.objective.classes import Labels
 from spiritlevel.results.bound import Bound, Term
@@ -37,11 +38,13 @@ def written(objective: Objective, *, init: Tensor | None = None, delta: float = 
     i = 1, 2, 3, 4, ... = 0, 1, -1, 2, ... All k are covered at once, for each is a codeword.
     """
     chance("delta", delta)
-    known = classes.labels(objective)
+    refuse_fitted(objective)
+    known = decisions(objective)
     tried = [_bound(rounded(objective, k, init), known, delta) for k in range(COARSEST, FINEST + 1)]
     found = min(tried, key=float)
     start = "zero" if init is None else "the weights before training"
-    return replace(found, assumptions=(*found.assumptions, f"differences from {start} are coded"))
+    said = f"differences from {start} are coded, as multiples of a power of 1/2"
+    return replace(found, assumptions=(*found.assumptions, said, *left_out(objective)))
 
 
 def rounded(objective: Objective, digits: int, init: Tensor | None = None) -> Written:
