@@ -200,7 +200,7 @@ def test_the_noise_is_the_one_that_is_said_and_so_is_the_bound() -> None:
     assert found.value == again.value
     assert found["error"] + found["sharpness"] >= found["noisy error"]
     assert found.delta == 0.05
-    assert any("by 400 draws" in said for said in found.assumptions)
+    assert any("from 400 draws" in said for said in found.assumptions)
 
 
 def test_the_bound_from_the_start_pays_for_the_way_only() -> None:

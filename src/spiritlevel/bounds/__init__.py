@@ -14,11 +14,14 @@ from spiritlevel.bounds.pacbayes import (
     quadratic,
     thiemann,
 )
+from spiritlevel.bounds.pairs import Stability, stability
 from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
+from spiritlevel.bounds.survey import survey
 
 __all__ = [
+    "Stability",
     "catoni",
     "drawn",
     "dziugaite_roy",
@@ -39,6 +42,8 @@ __all__ = [
     "quadratic",
     "spectral_frobenius",
     "spectral_margin",
+    "stability",
+    "survey",
     "thiemann",
     "vc",
     "vc_dimension",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,33 +48,32 @@ def noisy(
     seeded(seed)
     refuse_fitted(objective)
     known, source = decisions(objective), generator(seed)
-    error = classes.error(objective, known)
     start = torch.zeros_like(objective.vector) if init is None else init
-    norm = float((objective.vector - start).double().norm())
-
-    def bound(index: int, sigma: float, mean: float) -> Bound:
-        return expected_sharpness(
-            error=error,
-            sharpness=mean - error,
-            norm=norm,
-            sigma=sigma,
-            m=known.units,
-            delta=(1 - PART) * delta,
-            index=index,
-        )
-
+    numbers = {
+        "error": classes.error(objective, known),
+        "norm": float((objective.vector - start).double().norm()),
+        "m": known.units,
+        "delta": (1 - PART) * delta,
+    }
     tried = [on_grid(math.sqrt(0.1) / 2**k) for k in range(TRIED)]
-    few = [bound(j, s, sum(_errors(objective, known, s, FEW, source)) / FEW) for j, s in tried]
+    means = [sum(_errors(objective, known, sigma, FEW, source)) / FEW for _, sigma in tried]
+    few = [_bound(numbers, *entry, mean) for entry, mean in zip(tried, means, strict=True)]
     index, sigma = min(zip(few, tried, strict=True), key=lambda pair: float(pair[0]))[1]
     found = _errors(objective, known, sigma, draws, source)
-    above = mean_above(found, PART * delta)
-    words = f"the mean error with noise is at most {above:.4g}, by {draws} draws"
-    said = (f"{words} with {PART:g} of delta", *left_out(objective))
-    made = bound(index, sigma, above)
-    more = (Term("noisy error", sum(found) / draws), Term("draws", draws))
+    made = _bound(numbers, index, sigma, mean_above(found, PART * delta))
+    said = f"the mean error with noise is known from {draws} draws, with {PART:g} of delta"
     return replace(
-        made, delta=delta, terms=(*made.terms, *more), assumptions=(*made.assumptions, *said)
+        made,
+        delta=delta,
+        terms=(*made.terms, Term("noisy error", sum(found) / draws), Term("draws", draws)),
+        assumptions=(*made.assumptions, said, *left_out(objective)),
     )
+
+
+def _bound(numbers: dict[str, Any], index: int, sigma: float, mean: float) -> Bound:
+    """The bound of a mean error with this noise."""
+    sharpness = mean - numbers["error"]
+    return expected_sharpness(**numbers, sharpness=sharpness, sigma=sigma, index=index)
 
 
 def _errors(

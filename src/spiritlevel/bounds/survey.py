@@ -56,21 +56,14 @@ def survey(
     bounds that are done.
     """
     only_objectives(objective)
-    chance("delta", delta)
-    seeded(seed)
-    if radius is not None:
-        number("radius", radius, above=0.0)
-    one_of("orbit", orbit, (True, False))
-    chosen = list(BOUNDS) if only is None else listed("only", only)
-    for name in chosen:
-        one_of("only", name, BOUNDS)
+    chosen = _chosen(only, delta, seed, radius, orbit)
     given = None if init is None else before_training(objective, init)
     options = {"delta": delta, "seed": seed}
     more = {"test": test, "epochs": epochs, "draws": draws}
     asked = _Asked(objective, init, given, radius, orbit, options, more)
     begin = time.perf_counter()
     done = one_by_one(
-        sorted(dict.fromkeys(chosen), key=list(BOUNDS).index),
+        chosen,
         lambda name: BOUNDS[name](asked),
         label="bounds",
         noun="bounds",
@@ -78,6 +71,19 @@ def survey(
         keeps_parts=True,
     )
     return _bounds(asked, done.require(), begin)
+
+
+def _chosen(only: Any, delta: Any, seed: Any, radius: Any, orbit: Any) -> list[str]:
+    """The names that are asked for, in order; refuses what nothing can be asked with."""
+    chance("delta", delta)
+    seeded(seed)
+    if radius is not None:
+        number("radius", radius, above=0.0)
+    one_of("orbit", orbit, (True, False))
+    found = list(BOUNDS) if only is None else listed("only", only)
+    for name in found:
+        one_of("only", name, BOUNDS)
+    return [name for name in BOUNDS if name in found]
 
 
 @dataclass(frozen=True)
