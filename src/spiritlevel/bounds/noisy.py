@@ -15,7 +15,6 @@ from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.bounds.asking import chance
 from spiritlevel.bounds.fitted import decisions, left_out, refuse_fitted
-from spiritlevel.bounds.pacbayes import on_grid
 from spiritlevel.bounds.sampling import mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.objective import Objective, classes
@@ -23,7 +22,8 @@ from spiritlevel.objective.classes import Labels
 from spiritlevel.results.bound import Bound, Term
 
 FEW = 8  # draws at each noise that is tried
-TRIED = 12  # noises, each half of the one before
+LARGEST, PRECISION = 10.0, 1.0  # sigma^2 = LARGEST exp(-j / PRECISION), j = 1, 2, ...
+TRIED = 20  # entries of the grid, to a deviation of 1e-4
 PART = 0.2  # of delta, for the drawings
 
 
@@ -39,9 +39,9 @@ def noisy(
 ) -> Bound:
     """E error(w + n) <= error + sharpness + 4 sqrt((|w - w0|^2 / (2 sigma^2) + ...) / m).
 
-    Sigma is chosen on the grid of Dziugaite & Roy, whose entries share delta, by a few draws; the
-    mean error at it is bounded by others, for which a fifth of delta is set aside. w0 are the
-    weights before training, or 0. Neyshabur et al. (2017).
+    Sigma is chosen on a grid, whose entries share delta, by a few draws; the mean error at it is
+    bounded by others, for which a fifth of delta is set aside. w0 are the weights before training,
+    or 0. Neyshabur et al. (2017).
     """
     chance("delta", delta)
     number("draws", draws, 1, whole=True)
@@ -55,7 +55,7 @@ def noisy(
         "m": known.units,
         "delta": (1 - PART) * delta,
     }
-    tried = [on_grid(math.sqrt(0.1) / 2**k) for k in range(TRIED)]
+    tried = [(j, math.sqrt(LARGEST) * math.exp(-j / 2 / PRECISION)) for j in range(1, TRIED + 1)]
     means = [sum(_errors(objective, known, sigma, FEW, source)) / FEW for _, sigma in tried]
     few = [_bound(numbers, *entry, mean) for entry, mean in zip(tried, means, strict=True)]
     index, sigma = min(zip(few, tried, strict=True), key=lambda pair: float(pair[0]))[1]
