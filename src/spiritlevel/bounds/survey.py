@@ -18,6 +18,7 @@ from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import Chain, chain, sizes
 from spiritlevel.bounds.asking import chance
+from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.fitted import decisions
 from spiritlevel.bounds.network import pac_bayes
@@ -147,6 +148,12 @@ def _pac_bayes(asked: _Asked) -> Bounds:
     )
 
 
+def _flat_box(asked: _Asked) -> list[Row]:
+    prior = "zero" if asked.init is None else "init"
+    given = {"init": asked.init, "prior": prior, "orbit": asked.orbit}
+    return list(flat_box(asked.objective, **given, **asked.options).rows)
+
+
 def _occam(asked: _Asked) -> list[Row]:
     return asked.rows(lambda p: written(asked.points[p], init=asked.start, delta=asked.delta))
 
@@ -206,5 +213,6 @@ BOUNDS: dict[str, Callable[[_Asked], list[Row] | Bounds]] = {
     "vc": _vc,
     "occam": _occam,
     "expected_sharpness": _noisy,
+    "flat_box": _flat_box,
     "pac_bayes": _pac_bayes,
 }
