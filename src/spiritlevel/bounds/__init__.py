@@ -1,9 +1,12 @@
 """What is guaranteed of networks that were not tested, and under which assumptions."""
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
+from spiritlevel.bounds.bits import bits_back
+from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
 from spiritlevel.bounds.margins import path, spectral_frobenius, spectral_margin
+from spiritlevel.bounds.network import pac_bayes
 from spiritlevel.bounds.pacbayes import (
     catoni,
     dziugaite_roy,
@@ -22,10 +25,12 @@ from spiritlevel.bounds.survey import survey
 
 __all__ = [
     "Stability",
+    "bits_back",
     "catoni",
     "drawn",
     "dziugaite_roy",
     "expected_sharpness",
+    "flat_box",
     "grid_share",
     "hardt_convex",
     "hardt_nonconvex",
@@ -38,6 +43,7 @@ __all__ = [
     "mean_above",
     "occam",
     "on_grid",
+    "pac_bayes",
     "path",
     "quadratic",
     "spectral_frobenius",
