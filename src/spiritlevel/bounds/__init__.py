@@ -1,9 +1,12 @@
 """What is guaranteed of networks that were not tested, and under which assumptions."""
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
+from spiritlevel.bounds.bits import bits_back
+from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
 from spiritlevel.bounds.margins import path, spectral_frobenius, spectral_margin
+from spiritlevel.bounds.network import pac_bayes
 from spiritlevel.bounds.pacbayes import (
     catoni,
     dziugaite_roy,
@@ -14,15 +17,20 @@ from spiritlevel.bounds.pacbayes import (
     quadratic,
     thiemann,
 )
+from spiritlevel.bounds.pairs import Stability, stability
 from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
+from spiritlevel.bounds.survey import survey
 
 __all__ = [
+    "Stability",
+    "bits_back",
     "catoni",
     "drawn",
     "dziugaite_roy",
     "expected_sharpness",
+    "flat_box",
     "grid_share",
     "hardt_convex",
     "hardt_nonconvex",
@@ -35,10 +43,13 @@ __all__ = [
     "mean_above",
     "occam",
     "on_grid",
+    "pac_bayes",
     "path",
     "quadratic",
     "spectral_frobenius",
     "spectral_margin",
+    "stability",
+    "survey",
     "thiemann",
     "vc",
     "vc_dimension",
