@@ -82,51 +82,43 @@ def _ladder(bounds: Bounds, origin: Origin) -> Words | None:
     known = [row for row in bounds.rows if row.name == MAIN]
     if not known:
         return None
-    rungs = [_rungs(row, origin) for row in known]
+    least = min(row.bound.value for row in known)
     test = None if origin.test is None else origin.test.error
-    top = min(1.0, 1.08 * max(test or 0.0, *(rung["values"][-1] for rung in rungs)))
-    bars = [_bar(rung, top) for rung in rungs]
+    top = min(1.0, 1.08 * max(test or 0.0, *(row.bound.value for row in known)))
+    bars = [_bar(row, _heights(row, origin, least), top) for row in known]
     return {
         "bars": bars,
         "test": None if test is None else {"at": _width(test, top), "number": _percent(test)},
-        "ends": ("0%", _percent(top)),
+        "top": _percent(top),
     }
 
 
-def _rungs(row: Row, origin: Origin) -> Words:
-    """Four heights: measured, had all networks been drawn, at no divergence, and the bound.
+def _heights(row: Row, origin: Origin, least: float) -> list[float]:
+    """Measured; had all networks been drawn; at no divergence; at the least one; the bound.
 
     kl(error, bound) = (divergence + confidence) / examples: the second is what the first leaves.
     """
     kl = origin.kl if row.point == "here" or origin.least is None else origin.least
-    error, above, value = origin.error.error, origin.error.above, min(row.bound.value, 1.0)
-    nats = _nats(above, value) if value < 1 else math.inf
-    confidence = max(nats - kl / origin.examples, 0.0) if math.isfinite(nats) else 0.0
-    middle = _inverse(above, confidence)
-    return {
-        "point": row.point,
-        "values": (error, above, min(middle, value), value),
-        "bound": row.bound,
-        "kl": kl,
-    }
+    above, value = origin.error.above, min(row.bound.value, 1.0)
+    nats = _nats(above, value) if above < value < 1 else kl / origin.examples
+    middle = _inverse(above, max(nats - kl / origin.examples, 0.0))
+    return [origin.error.error, above, min(middle, least, 1.0), min(least, 1.0), value]
 
 
-def _bar(rung: Words, top: float) -> Words:
-    ends = [0.0, *rung["values"]]
+def _bar(row: Row, heights: list[float], top: float) -> Words:
+    ends = [0.0, *heights]
     parts = [
-        {"name": name, "width": _width(max(b - a, 0.0), top), "number": _percent(b - a)}
+        {"name": name, "width": _width(max(b - a, 0.0), top), "number": _percent(max(b - a, 0.0))}
         for name, a, b in zip(STEPS, ends, ends[1:], strict=False)
     ]
-    bound = rung["bound"]
     return {
-        "point": NAMES.get(rung["point"], rung["point"]),
-        "kl": _four(rung["kl"]),
+        "point": NAMES.get(row.point, row.point),
         "parts": parts,
-        "total": "100%" if bound.vacuous else percent_at_most(bound.value),
+        "total": "100%" if row.bound.vacuous else percent_at_most(row.bound.value),
     }
 
 
-STEPS = ("error", "draws", "confidence", "divergence")
+STEPS = ("error", "draws", "confidence", "divergence", "coordinates")
 
 
 def _nats(q: float, p: float) -> float:
@@ -257,7 +249,7 @@ def _term(bound: Bound, name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+    return f"{100 * share:.2f}%"
 
 
 def _width(share: float, top: float) -> str:
