@@ -1,6 +1,9 @@
 """What is guaranteed of networks that were not tested, and under which assumptions."""
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
+from spiritlevel.bounds.capacity import vc, vc_dimension
+from spiritlevel.bounds.description import occam
+from spiritlevel.bounds.margins import path, spectral_frobenius, spectral_margin
 from spiritlevel.bounds.pacbayes import (
     catoni,
     dziugaite_roy,
@@ -12,19 +15,31 @@ from spiritlevel.bounds.pacbayes import (
     thiemann,
 )
 from spiritlevel.bounds.sampling import drawn, mean_above
+from spiritlevel.bounds.sharpness import expected_sharpness
+from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
 
 __all__ = [
     "catoni",
     "drawn",
     "dziugaite_roy",
+    "expected_sharpness",
     "grid_share",
+    "hardt_convex",
+    "hardt_nonconvex",
+    "hardt_strongly_convex",
     "kl",
     "kl_inverse",
     "kl_inverse_below",
     "maurer",
     "mcallester",
     "mean_above",
+    "occam",
     "on_grid",
+    "path",
     "quadratic",
+    "spectral_frobenius",
+    "spectral_margin",
     "thiemann",
+    "vc",
+    "vc_dimension",
 ]

@@ -1,7 +1,8 @@
 """PAC-Bayes bounds: of the mean error over a posterior, from its divergence to a prior.
 
-Losses lie in [0, 1]. The first four are one event, kl(error, risk) <= (KL + log(2 sqrt(m) / delta))
-/ m for all posteriors at once, solved for the risk in four ways: they hold together, with one delta.
+Losses lie in [0, 1]. The first four are one event for all posteriors at once,
+kl(error, risk) <= (KL + log(2 sqrt(m) / delta)) / m, solved for the risk in four ways: they hold
+together, with one delta.
 """
 
 from __future__ import annotations
