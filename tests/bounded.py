@@ -37,7 +37,7 @@ def bound(name: str, title: str, value: float, **more: Any) -> Bound:
 
 
 def rows(plain: float = PLAIN, least: float = LEAST) -> tuple[Row, ...]:
-    scale = {"of": "complexity", "delta": None, "trivial": math.inf}
+    mean = {"of": "mean gap", "delta": None, "trivial": math.inf}
     made = [
         Row(point, of(error=ABOVE, kl=kl, m=1437, delta=0.05))
         for of in (maurer, mcallester)
@@ -46,8 +46,9 @@ def rows(plain: float = PLAIN, least: float = LEAST) -> tuple[Row, ...]:
     return (
         *made,
         Row("here", bound("vc", "VC dimension", 7.31)),
-        Row("here", bound("path", "path norm", 1234567.8, **scale)),
-        Row("balanced", bound("path", "path norm", 345678.9, **scale)),
+        Row("here", bound("path", "margin over path norm", 1234567.8)),
+        Row("balanced", bound("path", "margin over path norm", 345678.9)),
+        Row("here", bound("hardt_convex", "stability, convex", 0.25, **mean)),
     )
 
 

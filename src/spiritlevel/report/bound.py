@@ -10,6 +10,7 @@ from spiritlevel.base.spoken import at_least, at_most, percent_at_most, short_po
 from spiritlevel.report.pictures import Words, short
 from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row
 from spiritlevel.results.bound_words import MAIN, POINTS, surely
+from spiritlevel.results.ladder import STEPS, Rung, ladder
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.scales import scale
 
@@ -29,7 +30,6 @@ def bounds_words(bounds: Bounds) -> Words:
         "split": None if origin is None else _split(origin),
         "groups": _groups(bounds.rows),
         "points": [(p, POINTS[p]) for p in POINTS if any(r.point == p for r in bounds.rows)],
-        "counted": any(not r.bound.guarantees and not r.bound.vacuous for r in bounds.rows),
         "vacuous": any(r.bound.vacuous for r in bounds.rows),
         "drawn": origin is not None and len(origin.steps) > 1,
         "data": None if origin is None else _course(origin),
@@ -71,69 +71,35 @@ def _guarantee(bound: Bound) -> Words:
 def _measured(label: str, drawn: Drawn) -> Words:
     width = f" ± {100 * drawn.stderr:.1g}" if drawn.stderr else ""
     note = f"measured{width}, {drawn.draws:,} networks drawn"
-    return {"label": label, "number": _percent(drawn.error), "note": note, "kind": "still"}
+    return {"label": label, "number": f"{100 * drawn.error:.3g}%", "note": note, "kind": "still"}
 
 
 # From the error that was measured to the bound ---------------------------------------------------
 
 
 def _ladder(bounds: Bounds, origin: Origin) -> Words | None:
-    """What lies between the error of the networks that were drawn and the bound, at each point."""
-    known = [row for row in bounds.rows if row.name == MAIN]
-    if not known:
+    rungs = ladder(bounds)
+    if not rungs:
         return None
-    least = min(row.bound.value for row in known)
     test = None if origin.test is None else origin.test.error
-    top = min(1.0, 1.08 * max(test or 0.0, *(row.bound.value for row in known)))
-    bars = [_bar(row, _heights(row, origin, least), top) for row in known]
+    top = min(1.0, 1.08 * max(test or 0.0, *(rung.heights[-1] for rung in rungs)))
     return {
-        "bars": bars,
+        "bars": [_bar(rung, top) for rung in rungs],
         "test": None if test is None else {"at": _width(test, top), "number": _percent(test)},
-        "top": _percent(top),
+        "top": f"{100 * top:.3g}%",
     }
 
 
-def _heights(row: Row, origin: Origin, least: float) -> list[float]:
-    """Measured; had all networks been drawn; at no divergence; at the least one; the bound.
-
-    kl(error, bound) = (divergence + confidence) / examples: the second is what the first leaves.
-    """
-    kl = origin.kl if row.point == "here" or origin.least is None else origin.least
-    above, value = origin.error.above, min(row.bound.value, 1.0)
-    nats = _nats(above, value) if above < value < 1 else kl / origin.examples
-    middle = _inverse(above, max(nats - kl / origin.examples, 0.0))
-    return [origin.error.error, above, min(middle, least, 1.0), min(least, 1.0), value]
-
-
-def _bar(row: Row, heights: list[float], top: float) -> Words:
-    ends = [0.0, *heights]
+def _bar(rung: Rung, top: float) -> Words:
     parts = [
-        {"name": name, "width": _width(max(b - a, 0.0), top), "number": _percent(max(b - a, 0.0))}
-        for name, a, b in zip(STEPS, ends, ends[1:], strict=False)
+        {"name": name, "width": _width(part, top), "number": _percent(part)}
+        for name, part in zip(STEPS, rung.parts, strict=True)
     ]
     return {
-        "point": NAMES.get(row.point, row.point),
+        "point": NAMES.get(rung.point, rung.point),
         "parts": parts,
-        "total": "100%" if row.bound.vacuous else percent_at_most(row.bound.value),
+        "total": "100%" if rung.bound.vacuous else percent_at_most(rung.bound.value),
     }
-
-
-STEPS = ("error", "draws", "confidence", "divergence", "coordinates")
-
-
-def _nats(q: float, p: float) -> float:
-    """The divergence of two coins; the rooms that see networks have the accurate one."""
-    first = q * math.log(q / p) if q else 0.0
-    return first + (1 - q) * math.log((1 - q) / (1 - p)) if q < 1 else first
-
-
-def _inverse(q: float, budget: float) -> float:
-    """The largest p with kl(q, p) <= budget, by halving: pages are drawn from plain data alone."""
-    low, high = q, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _nats(q, middle) <= budget else (low, middle)
-    return low
 
 
 # Where the divergence lies -----------------------------------------------------------------------
@@ -222,25 +188,24 @@ def _group(rows: Sequence[Row]) -> Words:
         "name": first.name,
         "title": first.title[:1].upper() + first.title[1:],
         "of": first.of,
-        "sure": surely(first.delta) or "of the mean, or of no chance at all",
         "reference": first.reference,
         "assumptions": list(dict.fromkeys(a for row in rows for a in row.bound.assumptions)),
         "rows": [_row(row) for row in rows],
         "terms": [(name, [_term(row.bound, name) for row in rows]) for name in terms],
-        "guarantees": any(row.bound.guarantees for row in rows),
+        "guarantees": not all(row.bound.vacuous for row in rows),
     }
 
 
 def _row(row: Row) -> Words:
     bound = row.bound
-    kind = "stays" if bound.guarantees else "still"
-    sign = "✓" if bound.guarantees else "○"
+    kind, sign = ("still", "○") if bound.vacuous else ("stays", "✓")
+    sure = surely(bound.delta) or "in the mean"
     return {
         "point": row.point,
         "value": at_most(bound.value),
         "kind": kind,
         "sign": sign,
-        "verdict": bound.verdict or surely(bound.delta) or "guaranteed",
+        "verdict": f"vacuous, {sure}" if bound.vacuous else sure,
     }
 
 
@@ -249,7 +214,7 @@ def _term(bound: Bound, name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f}%"
+    return f"{100 * share:.2f}%" if share > 0 else ""
 
 
 def _width(share: float, top: float) -> str:

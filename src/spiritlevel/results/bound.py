@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,18 +54,6 @@ class Bound:
     @property
     def vacuous(self) -> bool:
         return not self.value < self.trivial
-
-    @property
-    def guarantees(self) -> bool:
-        """Whether it says more than what is known without it; without end nothing is bounded."""
-        return not self.vacuous and math.isfinite(self.trivial)
-
-    @property
-    def verdict(self) -> str:
-        """What it is worth, in a word."""
-        if self.guarantees:
-            return ""
-        return "vacuous" if self.vacuous else "no guarantee"
 
     def __getitem__(self, name: str) -> float:
         return by_name(self.terms, name, "term").value
@@ -205,8 +192,9 @@ class Bounds(Picture, Result, kind="bounds", schema=1):
         bound = row.bound
         again = above is not None and above.name == row.name
         name, of = ("", "") if again else (bound.title, bound.of)
-        texts = (name, row.point, at_most(bound.value), bound.verdict, of)
-        return cells(*texts, style="" if bound.guarantees else "dim")
+        said = "vacuous" if bound.vacuous else ""
+        texts = (name, row.point, at_most(bound.value), said, of)
+        return cells(*texts, style="dim" if bound.vacuous else "")
 
     def below(self) -> tuple[Cell, ...]:
         told = self.provenance
@@ -219,7 +207,7 @@ class Bounds(Picture, Result, kind="bounds", schema=1):
 
     def to_html(self) -> str:
         """The picture and its table for notebooks; `write_report` makes a page."""
-        return super().to_html() if self.origin or self.rows else Result.to_html(self)
+        return super().to_html() if self.rows else Result.to_html(self)
 
     def records(self) -> list[dict[str, Any]]:
         return [

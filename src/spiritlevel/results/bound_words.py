@@ -60,12 +60,12 @@ def _guarantee(bounds: Bounds) -> str:
 
 def _of_rows(bounds: Bounds) -> str:
     """Of bounds that no posterior is behind."""
-    known = [row.bound for row in bounds.rows if row.bound.guarantees]
+    known = [row.bound for row in bounds.rows if not row.bound.vacuous]
     if not bounds.rows:
         return "No bound was computed."
     if not known:
         return f"None of {_many(len(bounds.rows), 'bound')} says more than is known without it."
-    best = min(known, key=lambda bound: bound.value / bound.trivial)
+    best = min(known, key=lambda bound: bound.value)
     return f"{_capital(str(best))}: the best of {_many(len(known), 'bound')} that says something."
 
 
