@@ -66,7 +66,7 @@ def vc(*, error: float, dimension: float, m: int, delta: float = 0.05) -> Bound:
         (
             "the examples are drawn independently from one distribution, and so are new ones",
             "two classes, told by the sign of one output",
-            "the architecture was chosen before the examples were seen, its dimension is at most this",
+            "the architecture was chosen before the examples were seen and has this VC dimension",
         ),
         "Vapnik & Chervonenkis 1974; Cortes, Greenberg & Mohri 2019",
     )

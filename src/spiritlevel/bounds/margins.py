@@ -22,6 +22,17 @@ PREMISES = (
     "a chain of layers of weights without biases, with ReLUs between them",
     "margins and norms are rounded up to grids fixed in advance, whose entries share delta",
 )
+TITLES = {
+    "spectral_margin": ("margin over spectral norms", "Bartlett, Foster & Telgarsky 2017"),
+    "path": (
+        "margin over path norm",
+        "Neyshabur, Tomioka & Srebro 2015; Mohri, Rostamizadeh & Talwalkar 2018",
+    ),
+    "spectral_frobenius": (
+        "margin over spectral and Frobenius norms",
+        "Neyshabur, Bhojanapalli & Srebro 2018",
+    ),
+}
 FINE = 20  # entries of a grid for each factor e of the whole bound
 LEAST = 1e-12  # relative: what is smaller than that of a norm beside it is taken for that
 
@@ -39,7 +50,7 @@ def spectral_margin(
 ) -> Bound:
     """error + (24 C / m) (1 + [log(m / (3 C))]_+) + 3 sqrt(log(2 / share) / (2 m)).
 
-    C = (2 sqrt(2) |X|_F / margin) sqrt(log(2 width^2)) prod_i s_i (sum_i (b_i / s_i)^(2/3))^(3/2).
+    C = sqrt(8 log(2 width^2)) (|X|_F / margin) prod_i s_i (sum_i (b_i / s_i)^(2/3))^(3/2).
     s_i: `spectral` norms; b_i: `distances`, sums over units of |w - w0| of the weights into one,
     w0 fixed in advance; |X|_F: `inputs`, the root of the sum of squares of all m inputs; `width`:
     the most units of a layer, inputs too. Bartlett, Foster & Telgarsky 2017: their covering numbers
@@ -50,26 +61,13 @@ def spectral_margin(
     _same_length("distances", b, s)
     _doors(error, margin, m, delta, inputs=inputs)
     number("width", width, 1, whole=True)
-    fine = FINE * len(s)
-    entries = [_up(one, fine) for one in s]
-    entries += [_up(max(one, LEAST * norm), fine) for one, norm in zip(b, s, strict=True)]
-    gamma, nats = _down(margin, fine)
-    nats += math.fsum(cost for _, cost in entries) - math.log(delta)
-    s, b = [v for v, _ in entries[: len(s)]], [v for v, _ in entries[len(s) :]]
-    spread = math.fsum((one / norm) ** (2 / 3) for one, norm in zip(b, s, strict=True)) ** 1.5
-    c = 2 * math.sqrt(2 * math.log(2 * width**2)) * inputs / gamma * math.prod(s) * spread
+    complexity, nats = _covering(s, b, margin)
+    c = 2 * math.sqrt(2 * math.log(2 * width**2)) * inputs * complexity
     gap = 24 * c / m * (1 + max(0.0, math.log(m / (3 * c))))
-    terms = {"complexity": c / m, "capacity": gap, "confidence": _confidence(nats, m)}
-    return _bound(
-        ("spectral_margin", "margin over spectral norms"),
-        error,
-        margin,
-        m,
-        delta,
-        terms,
-        ("the weights that distances are from do not depend on these examples",),
-        "Bartlett, Foster & Telgarsky 2017",
-    )
+    confidence = _confidence(nats - math.log(delta), m)
+    terms = {"complexity": c / m, "capacity": gap, "confidence": confidence}
+    premise = ("the weights that distances are from do not depend on these examples",)
+    return _bound("spectral_margin", error, margin, m, delta, terms, premise)
 
 
 def path(
@@ -100,16 +98,7 @@ def path(
     times = 2 if classes == 1 else 4 * classes
     terms = {"complexity": reach, "capacity": times * reach / gamma}
     terms["confidence"] = _confidence(paid + more - math.log(delta), m)
-    return _bound(
-        ("path", "margin over path norm"),
-        error,
-        margin,
-        m,
-        delta,
-        terms,
-        (),
-        "Neyshabur, Tomioka & Srebro 2015; Mohri, Rostamizadeh & Talwalkar 2018",
-    )
+    return _bound("path", error, margin, m, delta, terms, ())
 
 
 def spectral_frobenius(
@@ -136,26 +125,42 @@ def spectral_frobenius(
     _doors(error, margin, m, delta, inputs=inputs)
     number("width", width, 1, whole=True)
     _possible(s, f)
+    kl, sigma, nats = _noise(s, f, margin, inputs, width)
+    gap = 4 * math.sqrt((kl + math.log(6 * m) + nats - math.log(delta)) / (m - 1))
+    terms = {"kl": kl, "sigma": sigma, "capacity": gap}
+    premise = ("no input that can be drawn has a larger norm than `inputs`",)
+    return _bound("spectral_frobenius", error, margin, m, delta, terms, premise)
+
+
+def _covering(s: list[float], b: list[float], margin: float) -> tuple[float, float]:
+    """prod_i s_i (sum_i (b_i / s_i)^(2/3))^(3/2) / margin, rounded; the nats of the grids."""
+    fine = FINE * len(s)
+    spectral = [_up(one, fine) for one in s]
+    distances = [_up(max(one, LEAST * norm), fine) for one, norm in zip(b, s, strict=True)]
+    gamma, paid = _down(margin, fine)
+    nats = paid + math.fsum(cost for _, cost in (*spectral, *distances))
+    ratios = [
+        (far / norm) ** (2 / 3) for (norm, _), (far, _) in zip(spectral, distances, strict=True)
+    ]
+    return math.prod(norm for norm, _ in spectral) * math.fsum(ratios) ** 1.5 / gamma, nats
+
+
+def _noise(
+    s: list[float], f: list[float], margin: float, inputs: float, width: int
+) -> tuple[float, float, float]:
+    """The divergence of the rescaled weights, with the noise they bear; the nats of the grids."""
     depth = len(s)
     level = math.exp(math.fsum(math.log(one) for one in s) / depth)
     (high, paid), (gamma, more) = _up(level, FINE * depth), _down(margin, FINE * depth)
     if gamma > 4 * math.e * inputs * high ** (depth - 1) * level:
-        raise SpiritlevelError(f"margin={shown(margin)} is above all that the norms allow")
-    noise = 4 * math.e * math.sqrt(2 * width * math.log(4 * depth * width)) * depth * inputs
-    sigma = gamma / (noise * high ** (depth - 1))
-    kl = math.fsum((one * level / norm) ** 2 for one, norm in zip(f, s, strict=True))
-    kl = kl / (2 * sigma**2)
-    gap = 4 * math.sqrt((kl + math.log(6 * m) + paid + more - math.log(delta)) / (m - 1))
-    return _bound(
-        ("spectral_frobenius", "margin over spectral and Frobenius norms"),
-        error,
-        margin,
-        m,
-        delta,
-        {"kl": kl, "sigma": sigma, "capacity": gap},
-        ("no input that can be drawn has a larger norm than `inputs`",),
-        "Neyshabur, Bhojanapalli & Srebro 2018",
-    )
+        raise SpiritlevelError(
+            f"margin={shown(margin)} is above all that networks of these norms have; give one that "
+            "some examples have"
+        )
+    moved = 4 * math.e * math.sqrt(2 * width * math.log(4 * depth * width)) * depth * inputs
+    sigma = gamma / (moved * high ** (depth - 1))
+    norm = math.fsum((one * level / two) ** 2 for one, two in zip(f, s, strict=True))
+    return norm / (2 * sigma**2), sigma, paid + more
 
 
 def _up(value: float, fine: float) -> tuple[float, float]:
@@ -177,19 +182,19 @@ def _confidence(nats: float, m: int) -> float:
 
 
 def _bound(
-    names: tuple[str, str],
+    name: str,
     error: float,
     margin: float,
     m: int,
     delta: float,
     terms: Mapping[str, float],
     premises: tuple[str, ...],
-    source: str,
 ) -> Bound:
     value = error + terms["capacity"] + terms.get("confidence", 0.0)
     given = {"error": float(error), "margin": float(margin), "examples": int(m)}
-    made = tuple(Term(name, number) for name, number in (given | dict(terms)).items())
-    return Bound(*names, value, OF, made, delta, (*PREMISES, *premises), source)
+    made = tuple(Term(label, one) for label, one in (given | dict(terms)).items())
+    title, source = TITLES[name]
+    return Bound(name, title, value, OF, made, delta, (*PREMISES, *premises), source)
 
 
 def _doors(error: float, margin: float, m: int, delta: float, **positive: float) -> None:

@@ -10,6 +10,8 @@ from spiritlevel.bounds.asking import chance, examples, share
 from spiritlevel.bounds.pacbayes import GRID, PREMISES, grid_share
 from spiritlevel.results.bound import Bound, Term
 
+FIXED = "sigma does not depend on these examples"
+
 
 def expected_sharpness(
     *,
@@ -28,9 +30,7 @@ def expected_sharpness(
     grid, delta is that entry's share. Neyshabur et al. 2017; the 4 is not needed for
     losses in [0, 1], where `mcallester` is the same with 1 / sqrt(2).
     """
-    _doors(error, sharpness, norm, sigma)
-    examples(m)
-    chance("delta", delta)
+    _doors(error, sharpness, norm, sigma, m, delta)
     left = delta if index is None else grid_share(delta, index)
     kl = (norm / sigma) ** 2 / 2
     capacity = 4 * math.sqrt((kl + math.log(2 * m) - math.log(left)) / m)
@@ -45,16 +45,14 @@ def expected_sharpness(
         "mean error of this network with noise on its weights",
         tuple(Term(name, value) for name, value in terms.items()),
         delta,
-        (
-            *PREMISES,
-            "the prior is N(its mean, sigma^2 I)",
-            GRID if index is not None else "sigma does not depend on these examples",
-        ),
+        (*PREMISES, "the prior is N(its mean, sigma^2 I)", FIXED if index is None else GRID),
         "Neyshabur et al. 2017; McAllester 2003",
     )
 
 
-def _doors(error: float, sharpness: float, norm: float, sigma: float) -> None:
+def _doors(error: float, sharpness: float, norm: float, sigma: float, m: int, delta: float) -> None:
+    examples(m)
+    chance("delta", delta)
     share("error", error)
     number("sharpness", sharpness)
     number("norm", norm, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -83,7 +84,7 @@ def hardt_nonconvex(
     """
     steps = _rates(rates)
     _doors(m, lipschitz=lipschitz, smoothness=smoothness)
-    if any(later > sooner for sooner, later in zip(steps, steps[1:], strict=False)):
+    if any(later > sooner for sooner, later in itertools.pairwise(steps)):
         raise SpiritlevelError("rates rise: the bound is for rates that never do; give such")
     c = max(t * rate for t, rate in enumerate(steps, 1))
     product = smoothness * c
