@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,3 +61,19 @@ def by_parameter(values: Tensor, spans: Mapping[str, slice]) -> dict[str, float]
 def standard(like: Tensor, scale: float) -> Gaussian:
     """N(0, scale^2 I)."""
     return Gaussian(torch.zeros_like(like), torch.full_like(like, scale))
+
+
+def best_scale(posterior: Gaussian, centre: Tensor, largest: float = math.inf) -> float:
+    """The standard deviation p of the N(centre, p^2 I) with the least divergence.
+
+    p^2 is the mean of s^2 + (w - centre)^2, and `largest` at most.
+    """
+    moved = posterior.mean.double() - centre.double()
+    square = posterior.spread.double().square() + moved.square()
+    return math.sqrt(min(float(square.mean()), largest))
+
+
+def refitted(prior: Gaussian, posterior: Gaussian, largest: float = math.inf) -> Gaussian:
+    """The prior with the one scale that is best for the posterior."""
+    scale = best_scale(posterior, prior.mean, largest)
+    return Gaussian(prior.mean, torch.full_like(prior.mean, scale))

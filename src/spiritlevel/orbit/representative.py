@@ -157,7 +157,7 @@ def _newton(
     weights, before = masses * np.exp(2 * (exponents @ t)), np.inf
     for _ in range(rounds if chosen.any() else 0):
         slope = table.T @ weights - wanted
-        step, sure = _solved(table, weights, -slope)
+        step, sure = solved(table, weights, -slope)
         change, down = table @ step, float(slope @ step)
         far = float(np.abs(change).max())
         length = min(1.0, FAR / max(far, REACHED))
@@ -183,7 +183,7 @@ def _factored(dense: Array) -> tuple[Array, bool] | None:
     return factor if factor[0].diagonal().min() ** 2 > SINGULAR else None
 
 
-def _solved(exponents: csr_matrix, weights: Array, slope: Array) -> tuple[Array, bool]:
+def solved(exponents: csr_matrix, weights: Array, slope: Array) -> tuple[Array, bool]:
     """The shortest solution of 2 B'WB x = slope, in units in which the diagonal is 1.
 
     It is for sure where what is taken for singular moves no cell, however light.
