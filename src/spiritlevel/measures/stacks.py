@@ -41,30 +41,51 @@ class Layer:
     normed: bool = False
 
 
-@set_apart()
-@torch.no_grad()
+@dataclass(frozen=True)
+class Trace:
+    """What lies between inputs and outputs, in order, one operation behind the other."""
+
+    operations: tuple[fx.Node, ...]
+    weights: dict[fx.Node, str]  # the parameters by their names in the model
+    trained: set[fx.Node]  # what is made of parameters alone
+    copies: int  # of the network side by side: the examples of the example
+
+
 def chain_of(objective: Objective, what: str) -> list[Layer]:
     """The layers of a chain of linear maps, convolutions, averages and rectifiers, in order.
 
     Anything else is refused, in the name of `what` needs a chain.
     """
+    trace, layers = traced(objective, what), list[Layer]()
+    for node in trace.operations:
+        _extend(layers, node, trace.trained, trace.copies, what)
+    if not layers:
+        raise _refusal(what, "no linear map is in it")
+    return layers
+
+
+@set_apart()
+@torch.no_grad()
+def traced(objective: Objective, what: str) -> Trace:
+    """The operations of a network in which nothing runs beside anything else."""
     batch = map_tensors(Tensor.cpu, objective.few(EXAMPLES))
     model, loss = on_cpu(objective)
     program = capture(Predictor(model, lambda m, b: [loss.outputs(m, b)], batch))
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
-    kinds = [spec.kind for spec in program.graph_signature.input_specs]
-    inputs = {n for n, kind in zip(places, kinds, strict=True) if kind == InputKind.USER_INPUT}
-    weights = {n for n, kind in zip(places, kinds, strict=True) if kind == InputKind.PARAMETER}
+    specs = list(zip(places, program.graph_signature.input_specs, strict=True))
+    inputs = {n for n, spec in specs if spec.kind == InputKind.USER_INPUT}
+    weights = {
+        n: str(spec.target).removeprefix("model.")
+        for n, spec in specs
+        if spec.kind == InputKind.PARAMETER
+    }
     copies = frozen.examples(batch) if frozen.divisible(batch) else 1
-    signal, layers = _signal(program.graph, inputs), list[Layer]()
-    trained = _reached(program.graph, weights) - signal.keys()
+    signal = _signal(program.graph, inputs)
+    trained = _reached(program.graph, set(weights)) - signal.keys()
     for node, given in signal.items():
         if len(given) != 1:  # what is split has to be joined again: there is one output
             raise _refusal(what, f"{name_of(node)} joins what ran beside each other")
-        _extend(layers, node, trained, copies, what)
-    if not layers:
-        raise _refusal(what, "no linear map is in it")
-    return layers
+    return Trace(tuple(signal), weights, trained, copies)
 
 
 def _extend(
