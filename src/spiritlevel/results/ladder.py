@@ -38,7 +38,7 @@ def ladder(bounds: Bounds) -> list[Rung]:
     known = [row for row in bounds.rows if row.name == MAIN]
     if bounds.origin is None or not known:
         return []
-    least = min(min(row.bound.value for row in known), 1.0)
+    least = min(*(row.bound.value for row in known), 1.0)
     return [_rung(row, bounds.origin, least) for row in known]
 
 
