@@ -22,7 +22,7 @@ def vc_dimension(layers: Sequence[tuple[int, int]], form: str = "layers") -> flo
     "layers": L + sum_i W_i log2(4 e R log2(2 e R)), W_i parameters up to layer i, R = sum_i i k_i;
     Bartlett, Harvey, Liaw & Mehrabian 2019, for more than two units.
     "units": 2 W (U + log2(12 L)), since the sign is a combination of fewer than 2^U polynomials of
-    degree L; Goldberg & Jerrum 1995, with the constant of Anthony & Bartlett 1999, Theorem 8.3.
+    degree L; Goldberg & Jerrum 1995, with the constant of Anthony & Bartlett 1999.
     """
     one_of("form", form, FORMS)
     found = _layers(layers)

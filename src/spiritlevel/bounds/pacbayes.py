@@ -78,7 +78,7 @@ def thiemann(
     """error / (1 - r/2) + (KL + log(2 sqrt(m) / delta)) / (m r (1 - r/2)), 0 < r < 2.
 
     For all rates r at once; if None the best one, 2 / (1 + sqrt(1 + 2 error / budget)), where it
-    is the quadratic bound. Thiemann et al. 2017, Theorem 3.
+    is the quadratic bound. Thiemann et al. 2017.
     """
     budget = _budget(error, kl, m, delta, index)
     if rate is None:
@@ -103,7 +103,7 @@ def catoni(
 ) -> Bound:
     """(1 - exp(-rate error - (KL + log(1 / delta)) / m)) / (1 - exp(-rate)), rate > 0.
 
-    For one rate, fixed before the examples are seen. Catoni 2007, Theorem 1.2.6.
+    For one rate, fixed before the examples are seen. Catoni 2007.
     """
     _doors(error, kl, m, delta, index)
     number("rate", rate, above=0.0)
@@ -117,7 +117,7 @@ def catoni(
         _terms(error, kl, m, paid, index, {"rate": float(rate)}),
         delta,
         (*_premises(index), "the rate does not depend on these examples"),
-        "Catoni 2007, Theorem 1.2.6",
+        "Catoni 2007",
     )
 
 
@@ -149,7 +149,7 @@ def dziugaite_roy(
         _terms(error, kl, m, budget, index, more),
         delta,
         _premises(index),
-        "Dziugaite & Roy 2017, Section 3",
+        "Dziugaite & Roy 2017",
     )
 
 
@@ -242,6 +242,6 @@ def _bound(
         "maurer": MAURER,
         "mcallester": f"McAllester 1999; {MAURER}",
         "quadratic": f"Rivasplata et al. 2019; Perez-Ortiz et al. 2021; {MAURER}",
-        "thiemann": "Thiemann et al. 2017, Theorem 3",
+        "thiemann": f"Thiemann et al. 2017; {MAURER}",
     }[name]
     return Bound(name, title, float(value), OF, terms, delta, _premises(index), source)
