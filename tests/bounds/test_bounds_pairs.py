@@ -67,8 +67,9 @@ def test_hardt_bounds_the_distance_where_the_loss_is_convex(seed: int) -> None:
     x = torch.cat([o.batches[0][0], torch.ones(60, 1, dtype=torch.float64)], 1)
     top = float(x.norm(dim=1).max())
     assert found.apart_bound == pytest.approx(2 * top * 100 * 0.05 / 50, rel=1e-9)
-    assert found.distance.value + 3 * found.distance.error <= found.apart_bound
+    assert found.apart_bound is not None
     assert found.bound is not None
+    assert found.distance.value + 3 * found.distance.error <= found.apart_bound
     assert found.bound.value == pytest.approx(top * found.apart_bound, rel=1e-9)
     assert found.bound.delta is None
     assert found.steepest <= top
@@ -98,18 +99,18 @@ def test_the_constants_are_never_exceeded_and_nearly_reached() -> None:
 
 
 def test_the_gap_is_that_of_the_exchanged_examples() -> None:
-    """Its mean over many pairs is the generalization gap, which other data show too."""
-    o, steps = hidden(nn.Tanh), 150
-    found = stability(o, pairs=12, steps=steps, rate=0.3, seed=1)
-    again = stability(o, pairs=12, steps=steps, rate=0.3, seed=1)
-    assert found.gap == pytest.approx(again.gap, abs=0) or found.gap.value == again.gap.value
-    assert found.gap.value > 0.05  # 18 examples with labels that mean nothing are learnt by heart
-    assert found.widest >= found.difference.value >= abs(found.gap.value)
+    """Labels that mean nothing are learnt by heart: the loss on new ones is larger, and by how
+    much the examples that were trained on and those that were not say by themselves."""
+    o = hidden(nn.Tanh)
+    found = stability(o, pairs=10, steps=300, rate=0.3, seed=1)
+    assert found.gap.value > 3 * found.gap.error
+    assert found.widest >= found.difference.value >= found.gap.value
 
 
 def test_no_theorem_is_said_to_apply_where_its_premises_fail() -> None:
     cases: list[tuple[Objective, dict[str, Any], str]] = [
         (hidden(), {}, "there are hidden layers"),
+        (logistic(), {"batch": 2}, "steps on one example"),
         (logistic(), {"rate": 10.0}, "wants steps of at most 2 / smoothness"),
         (logistic(), {"optimizer": lambda p: torch.optim.Adam(p, 1e-2)}, "about plain SGD"),
         (
@@ -151,10 +152,11 @@ def test_an_optimizer_of_ones_own_is_what_sgd_is() -> None:
 def test_the_start_is_the_one_given_and_nothing_is_touched() -> None:
     o = logistic()
     before, state = o.vector.clone(), torch.get_rng_state()
-    one = stability(o, pairs=3, steps=10, rate=0.1, init=torch.zeros(1, dtype=torch.float64))
-    other = stability(o.at(torch.zeros(1, dtype=torch.float64)), pairs=3, steps=10, rate=0.1)
+    start = torch.zeros(1, dtype=torch.float64)
+    one = stability(o, pairs=3, rate=0.1, init=start)
+    other = stability(o.at(start), pairs=3, rate=0.1)
     assert one.distance.value == other.distance.value != 0
-    assert one.distance.value != stability(o, pairs=3, steps=10, rate=0.1).distance.value
+    assert one.distance.value != stability(o, pairs=3, rate=0.1).distance.value
     assert torch.equal(o.vector, before)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -168,9 +170,6 @@ def test_rates_may_fall() -> None:
 
 
 def test_an_interruption_keeps_what_is_done() -> None:
-    def rate(t: int) -> float:
-        return 0.1
-
     o, calls = logistic(), []
 
     def interrupting(params: list[Tensor]) -> torch.optim.Optimizer:
@@ -183,7 +182,7 @@ def test_an_interruption_keeps_what_is_done() -> None:
 
         return Pressing(params, 0.1)
 
-    found = stability(o, pairs=4, steps=50, rate=rate, optimizer=interrupting)
+    found = stability(o, pairs=4, steps=50, optimizer=interrupting)
     assert found.interrupted == "7 of 50 steps were done"
     assert found.steps == found.course[-1].step == 7
     whole = stability(o, pairs=4, steps=7, optimizer=lambda p: torch.optim.SGD(p, 0.1))
@@ -220,4 +219,4 @@ def test_a_training_that_diverges_says_so() -> None:
     x = torch.ones(10, 1, dtype=torch.float64)
     o = Objective(nn.Linear(1, 1).double(), (x, x), F.mse_loss)
     with pytest.raises(SpiritlevelError, match="give a smaller rate"):
-        stability(o, pairs=2, steps=4000, rate=50.0)
+        stability(o, pairs=2, steps=400, rate=1e3)

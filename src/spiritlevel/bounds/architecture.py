@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import leaves
+from spiritlevel.bounds.fitted import decisions
 from spiritlevel.measures.convolutions import periodic_kernel_norm
 from spiritlevel.measures.stacks import chain_of, traced
 from spiritlevel.measures.weights import refuse_derived
@@ -28,8 +29,9 @@ from spiritlevel.symmetry.tracing.graph import name_of
 from spiritlevel.symmetry.tracing.state import arguments
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+BENT = frozenset("tanh relu6 elu hardtanh".split())  # s(c a) is not c s(a) for all c > 0
 SHORT = frozenset(
-    "relu relu6 tanh view _unsafe_view reshape flatten permute transpose t squeeze unsqueeze clone "
+    "relu relu6 tanh view _unsafe_view reshape flatten permute movedim transpose t squeeze unsqueeze clone "
     "alias contiguous to _to_copy detach mean".split()
 )  # that make no difference of inputs larger, and 0 of 0
 Named = Mapping[str, Tensor]
@@ -65,15 +67,20 @@ class Norms:
 class Chain:
     """A classifier as the theorems have it, and what its data are.
 
-    `radius` is the largest norm of an input, `length` the root of the sum of all their squares.
+    `radius` is the largest norm of an input, `length` the root of the sum of all their squares,
+    `largest` the largest number in them, of `features`. It is `homogeneous` where s(c a) = c s(a)
+    for c > 0 in all that lies between the matrices.
     """
 
     layers: tuple[Norms, ...]
     biased: bool
+    homogeneous: bool
     radius: float
     length: float
+    largest: float
+    features: int
     examples: int
-    classes: int
+    classes: int  # 1 where one output tells two of them
     margins: Tensor  # f_y - max over c != y of f_c of every example
     assumptions: tuple[str, ...]
 
@@ -118,25 +125,23 @@ def sizes(objective: Objective) -> Sizes:
 def chain(objective: Objective, init: Tensor | None = None) -> Chain:
     """The network as a chain of matrices, at its point; `init` are the weights before training."""
     refuse_derived(objective)
-    maps, held = _maps(objective), objective.params
+    (maps, homogeneous), held = _maps(objective), objective.params
     start = None if init is None else objective.named(init)
     biased = any(one.bias for one in maps)
     inputs = _inputs(objective)
     layers = tuple(_norms(one, held, start, biased, last=one is maps[-1]) for one in maps)
-    known = classes.labels(objective)
-    if known.units != objective.examples:
-        raise SpiritlevelError(
-            f"norm bounds need one decision for each example; there are {known.units} for "
-            f"{objective.examples}, which are not independent of each other"
-        )
+    known = decisions(objective)
     squares = inputs.double().square().sum(1) + biased
     return Chain(
         layers,
         biased,
+        homogeneous,
         float(squares.max().sqrt()),
         float(squares.sum().sqrt()),
+        max(float(inputs.abs().max()), float(biased)),
+        inputs.shape[1] + biased,
         objective.examples,
-        max(maps[-1].outputs, 2),
+        maps[-1].outputs,
         classes.margins(objective, known).double().cpu(),
         _said(maps, biased, init is not None),
     )
@@ -162,8 +167,8 @@ class _Map:
         return periodic_kernel_norm(weight, **self.options)
 
 
-def _maps(objective: Objective) -> list[_Map]:
-    """The linear maps of a chain; refuses what is none, or stretches in between."""
+def _maps(objective: Objective) -> tuple[list[_Map], bool]:
+    """The linear maps of a chain, and if the rest is homogeneous; refuses what is no such chain."""
     trace, found = traced(objective, "a norm bound"), list[_Map]()
     for node in trace.operations:
         if name_of(node) not in ("linear", *CONVOLUTIONS):
@@ -183,7 +188,7 @@ def _maps(objective: Objective) -> list[_Map]:
         found.append(_Map(names[0], names[1], units[0], units[1], options))
     if not found:
         raise SpiritlevelError("a norm bound needs a linear map in the network; there is none")
-    return found
+    return found, not any(name_of(node) in BENT for node in trace.operations)
 
 
 def _options(before: Tensor, node: fx.Node) -> dict[str, Any]:

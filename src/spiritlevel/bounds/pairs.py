@@ -22,6 +22,7 @@ from spiritlevel.base.scope import differentiable
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import generator, map_tensors
 from spiritlevel.bounds.affine import Constants, constants
+from spiritlevel.bounds.stability import hardt_convex
 from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.objective import batches as frozen
@@ -307,7 +308,7 @@ def _summed(twins: _Twins, rates: list[float], plain: bool, interrupted: str) ->
         steepest=float(twins.steepest),
         smoothness=float(twins.bent) or None,
         apart_bound=apart,
-        bound=None,
+        bound=None if known is None else hardt_convex(**vars(known), rates=rates, m=n),
         applies=why,
         interrupted=interrupted,
     )
@@ -317,6 +318,8 @@ def _premises(twins: _Twins, rates: list[float], plain: bool) -> tuple[Constants
     """The constants of the convex theorem, where all that it asks for is seen to hold."""
     if not plain:
         return None, "no theorem applies: they are about plain SGD, not an optimizer of your own"
+    if twins.batch > 1:
+        return None, "no theorem applies: they are about steps on one example, batch=1"
     try:
         known = constants(twins.objective)
     except SpiritlevelError as error:

@@ -16,7 +16,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -31,6 +31,7 @@ from spiritlevel.measures.margins import PASSES, SHARE, positive_margin, timed
 from spiritlevel.measures.paths import path_norm_of
 from spiritlevel.measures.stacks import chain_of
 from spiritlevel.measures.weights import Weight, refuse_derived, weights_of
+from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 
 KERNEL, PERIODIC = "kernel", "periodic"
@@ -85,30 +86,29 @@ def parameter_norm(instruments: Instruments, fold: bool = False) -> Estimate:
     return timed(lambda: sum(_frobenius(instruments, fold)))
 
 
-@set_apart()
-@torch.no_grad()
 def l1_path_norm(instruments: Instruments) -> Estimate:
     """sum over paths of prod |w|: the network of absolute weights on an input of ones.
 
     Neyshabur et al. (2015), for chains of layers without norms; biases are weights of a constant
     input.
     """
+    return timed(lambda: float(l1_path_norms(instruments.objective).sum()))
 
-    def value() -> float:
-        exact = instruments.objective.to(torch.float64)
-        refuse_derived(exact)
-        if any(layer.normed for layer in chain_of(exact, "the l1 path norm")):
-            raise SpiritlevelError("the l1 path norm needs layers without norms behind them")
-        batch = map_tensors(
-            lambda t: torch.ones_like(t) if t.is_floating_point() else t, exact.few(1)
-        )
-        fixed = {n: b.abs() for n, b in exact.buffers.items() if b.is_floating_point()}
-        positive = {name: p.abs() for name, p in exact.params.items()}
-        there = exact.edited(_absolute).at(positive, buffers=fixed)
-        found = there.outputs(there.params, batch)
-        return float(found.sum()) / frozen.examples(batch)
 
-    return timed(value)
+@set_apart()
+@torch.no_grad()
+def l1_path_norms(objective: Objective) -> Tensor:
+    """The same for every output by itself."""
+    exact = objective.to(torch.float64)
+    refuse_derived(exact)
+    if any(layer.normed for layer in chain_of(exact, "the l1 path norm")):
+        raise SpiritlevelError("the l1 path norm needs layers without norms behind them")
+    batch = map_tensors(lambda t: torch.ones_like(t) if t.is_floating_point() else t, exact.few(1))
+    fixed = {n: b.abs() for n, b in exact.buffers.items() if b.is_floating_point()}
+    positive = {name: p.abs() for name, p in exact.params.items()}
+    there = exact.edited(_absolute).at(positive, buffers=fixed)
+    found = there.outputs(there.params, batch)
+    return found.reshape(frozen.examples(batch), -1)[0]
 
 
 # Over the margin -----------------------------------------------------------------------------
