@@ -17,6 +17,7 @@ import spiritlevel as sl
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most
 from spiritlevel.bounds.binary import kl_inverse
 from spiritlevel.results.bound import Bounds, Row
+from spiritlevel.results.grid import cells
 from spiritlevel.results.ladder import STEPS, ladder
 
 FULL = bounded.full()
@@ -104,15 +105,25 @@ def test_the_steps_end_at_the_bound() -> None:
 
 
 def test_vacuous_rows_are_grey_and_say_so() -> None:
-    for row, line in zip(FULL.rows, FULL.grid().rows, strict=True):
+    lines = [line for line in FULL.grid().rows if len(line) > 1]
+    for row, line in zip(FULL.rows, lines, strict=True):
         assert {cell.style for cell in line} == ({"dim"} if row.bound.vacuous else {""})
         assert (line[3].text == "vacuous") == row.bound.vacuous
-        assert line[2].text == at_most(row.bound.value)
-    assert [line[0].text for line in FULL.grid().rows[:3]] == [
-        "PAC-Bayes, kl inverted",
-        "",
-        "PAC-Bayes, square root",
-    ]
+        assert line[1:3] == tuple(cells(row.point, at_most(row.bound.value), style=line[0].style))
+    titles = [line[0].text.strip() for line in lines]
+    assert titles[:3] == ["PAC-Bayes, kl inverted", "", "PAC-Bayes, square root"]
+    # however the rows come, the points of one bound stand under each other
+    mixed = replace(FULL, rows=tuple(sorted(FULL.rows, key=lambda row: row.point)))
+    shown = [line for line in mixed.grid().rows if len(line) > 1]
+    assert {(a.text, b.text) for a, b, *_ in shown} == {
+        (line[0].text, line[1].text) for line in lines
+    }
+    assert len(shown) == len(lines)
+
+
+def test_what_is_bounded_stands_above_its_bounds() -> None:
+    heads = [line[0].text for line in FULL.grid().rows if len(line) == 1]
+    assert heads == list(dict.fromkeys(row.bound.of for row in FULL))
 
 
 def test_it_is_asked_by_name() -> None:

@@ -78,17 +78,10 @@ def bound(network: Trained, asked: Asked, files: Files) -> None:
         settings = {
             name: getattr(asked, name)
             for name in ("delta", "share", "epochs", "draws", "orbit", "checkpoint")
-            if getattr(asked, name) is not None
         }
-        prior = asked.prior.value if asked.prior else "init" if known.get("init") else "zero"
-        found = survey(
-            objective,
-            only=names(asked.only),
-            prior=prior,
-            seed=network.seed,
-            **known,
-            **settings,
-        )
+        prior = None if asked.prior is None else asked.prior.value
+        only = names(asked.only)
+        found = survey(objective, only=only, prior=prior, seed=network.seed, **known, **settings)
         console.print(found)
         write(found, files, console)
 

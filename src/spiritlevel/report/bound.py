@@ -8,7 +8,7 @@ from typing import Any
 
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most, short_power
 from spiritlevel.report.pictures import Words, short
-from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row
+from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row, grouped
 from spiritlevel.results.bound_words import MAIN, POINTS, surely
 from spiritlevel.results.ladder import STEPS, Rung, ladder
 from spiritlevel.results.provenance import remarks
@@ -28,7 +28,10 @@ def bounds_words(bounds: Bounds) -> Words:
         "said": bounds.sentences[1:],
         "ladder": None if origin is None else _ladder(bounds, origin),
         "split": None if origin is None else _split(origin),
-        "groups": _groups(bounds.rows),
+        "kinds": [
+            (of, [_group(same) for same in grouped(rows, lambda row: row.name).values()])
+            for of, rows in grouped(bounds.rows, lambda row: row.bound.of).items()
+        ],
         "points": [(p, POINTS[p]) for p in POINTS if any(r.point == p for r in bounds.rows)],
         "vacuous": any(r.bound.vacuous for r in bounds.rows),
         "drawn": origin is not None and len(origin.steps) > 1,
@@ -175,19 +178,12 @@ def _panel(title: str, steps: list[int], values: list[float]) -> Words:
 # Every bound -------------------------------------------------------------------------------------
 
 
-def _groups(rows: Sequence[Row]) -> list[Words]:
-    """The bounds of one name together, point by point."""
-    names = dict.fromkeys(row.name for row in rows)
-    return [_group([row for row in rows if row.name == name]) for name in names]
-
-
 def _group(rows: Sequence[Row]) -> Words:
     first = rows[0].bound
     terms = list(dict.fromkeys(term.name for row in rows for term in row.bound.terms))
     return {
         "name": first.name,
         "title": first.title[:1].upper() + first.title[1:],
-        "of": first.of,
         "reference": first.reference,
         "assumptions": list(dict.fromkeys(a for row in rows for a in row.bound.assumptions)),
         "rows": [_row(row) for row in rows],
@@ -222,8 +218,9 @@ def _width(share: float, top: float) -> str:
 
 
 def _four(value: float) -> str:
+    """Four digits, zeros at their end too; whole numbers are whole."""
     whole = math.isfinite(value) and value == int(value) and abs(value) < 1e9
-    return f"{int(value):,}" if whole else short_power(f"{value:.4g}")
+    return f"{int(value):,}" if whole else short_power(f"{value:#.4g}".removesuffix("."))
 
 
 def _cost(bounds: Bounds) -> list[tuple[str, Any]]:

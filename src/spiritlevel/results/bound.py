@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ COLUMNS = (
     Column("point", wraps=False),
     Column("at most", right=True, wraps=False),
     Column("", wraps=False),
-    Column("of"),
 )
 
 
@@ -182,19 +181,13 @@ class Bounds(Picture, Result, kind="bounds", schema=1):
     # How it is shown --------------------------------------------------------------------------
 
     def grid(self) -> Grid:
-        rows = tuple(
-            self._row(row, above) for row, above in zip(self.rows, (None, *self.rows), strict=False)
-        )
-        return Grid(COLUMNS, rows, (), self.below())
-
-    @staticmethod
-    def _row(row: Row, above: Row | None) -> tuple[Cell, ...]:
-        bound = row.bound
-        again = above is not None and above.name == row.name
-        name, of = ("", "") if again else (bound.title, bound.of)
-        said = "vacuous" if bound.vacuous else ""
-        texts = (name, row.point, at_most(bound.value), said, of)
-        return cells(*texts, style="dim" if bound.vacuous else "")
+        """Under each thing that is bounded its bounds, the points of one under each other."""
+        rows: list[tuple[Cell, ...]] = []
+        for of, members in grouped(self.rows, lambda row: row.bound.of).items():
+            rows.append((Cell(of, "bold"),))
+            for same in grouped(members, lambda row: row.name).values():
+                rows += [_row(row, first=row is same[0]) for row in same]
+        return Grid(COLUMNS, tuple(rows), (), self.below())
 
     def below(self) -> tuple[Cell, ...]:
         told = self.provenance
@@ -224,3 +217,18 @@ class Bounds(Picture, Result, kind="bounds", schema=1):
             }
             for row in self.rows
         ]
+
+
+def grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    """Rows with the same key together, in the order in which the keys come first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def _row(row: Row, *, first: bool) -> tuple[Cell, ...]:
+    bound = row.bound
+    name, said = f"  {bound.title}" if first else "", "vacuous" if bound.vacuous else ""
+    texts = (name, row.point, at_most(bound.value), said)
+    return cells(*texts, style="dim" if bound.vacuous else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spiritlevel.base.spoken import at_least, at_most, percent_at_most, share
+from spiritlevel.base.spoken import at_least, at_most, percent_at_most, share, short_power
 
 if TYPE_CHECKING:
     from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin
@@ -114,7 +114,7 @@ def _mean(drawn: Drawn) -> str:
 
 
 def _nats(value: float) -> str:
-    return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
+    return short_power(f"{value:#.4g}".removesuffix("."))
 
 
 def _many(count: int, noun: str) -> str:
