@@ -27,7 +27,7 @@ from spiritlevel.training.feeding import mixed
 
 BLOCK = 2**22  # random numbers that are drawn at once
 INTERVAL = 30.0  # seconds between two writings
-STEPS = 8_000  # where no number of epochs is asked for
+STEPS, EPOCHS = 4_000, 40  # at least, where no number of epochs is asked for
 
 
 class Cost(Protocol):
@@ -55,19 +55,25 @@ class Recipe:
     `momentum` 0 is RMSprop, as of Dziugaite & Roy. Rates fall linearly to the share `last`.
     """
 
-    epochs: int | None = None  # None: as many as about 8,000 steps take
+    epochs: int | None = None  # None: 40, or as many as 4,000 steps take
     batch: int = 128
     rate: float = 1e-2
     spread_rate: float = 3e-2
     momentum: float = 0.9
     last: float = 0.02
+    start: float = 0.3  # spread at the start, in root mean squares of each parameter tensor
+    scale: float = 0.03  # deviation of a prior whose mean is trained
+    prior_rate: float = 2e-3  # of the training of that mean
+    informed_rate: float = 1e-4  # of a posterior that starts at such a prior
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
             number("epochs", self.epochs, 0, whole=True)
         number("batch", self.batch, 1, whole=True)
-        for name in ("rate", "spread_rate", "momentum", "last"):
+        for name in ("rate", "spread_rate", "momentum", "last", "prior_rate", "informed_rate"):
             number(name, getattr(self, name), 0.0)
+        for name in ("start", "scale"):
+            number(name, getattr(self, name), above=0.0)
         for name in ("momentum", "last"):
             if getattr(self, name) > 1 or self.momentum == 1:
                 raise SpiritlevelError(f"{name}={getattr(self, name)}: give a share below 1")
@@ -104,6 +110,17 @@ class OfBound:
 
 
 @dataclass(frozen=True)
+class OfErrors:
+    """The surrogate loss alone."""
+
+    def value(self, surrogate: float, kl: float) -> float:
+        return surrogate
+
+    def price(self, surrogate: float, kl: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
 class OfDescription:
     """surrogate + KL / (m log 2): bits of an example (Hinton & van Camp, 1993)."""
 
@@ -131,9 +148,9 @@ def trained_posterior(
 ) -> Trained:
     """Least cost(E_Q[mean cross-entropy] / log 2, KL(Q, P)) over Q = N(w, diag s^2), from `start`.
 
-    What a nat costs is asked before every epoch, with the numbers of the last one. Where the prior's
-    scale `follows`, it is the best one of every step, the root of the mean of s^2 + (w - w0)^2,
-    and no variance above `largest`. Ctrl-C keeps what is done. After Dziugaite & Roy (2017).
+    What a nat costs is asked before every epoch, with the numbers of the last one. A prior's scale
+    that `follows` is the best one of every step, the root of the mean of s^2 + (w - w0)^2, with no
+    variance above `largest`. Ctrl-C keeps what is done. After Dziugaite & Roy (2017).
     """
     only_objectives(objective)
     a("start", start, Gaussian, "a Gaussian over the parameters")
@@ -172,7 +189,7 @@ class _Run:
     @property
     def epochs(self) -> int:
         asked = self.recipe.epochs
-        return -(-STEPS // self.data.steps) if asked is None else asked
+        return max(-(-STEPS // self.data.steps), EPOCHS) if asked is None else asked
 
     def prior_of(self, posterior: Gaussian) -> Gaussian:
         return refitted(self.prior, posterior, self.largest) if self.follows else self.prior
