@@ -56,10 +56,10 @@ def test_the_bound_holds_where_nothing_is_near_its_minimum() -> None:
 def test_the_envelope_is_convex_below_and_touches() -> None:
     draws = np.random.default_rng(2)
     one = csr_matrix(np.ones((1, 1)))
-    for _ in range(50):
+    for _ in range(20):
         a, b, n = (np.array([v]) for v in (*draws.uniform(0.1, 3, 1), draws.normal() * 3, 1.0))
         total = Sum(one, a, b, n, 0.0, 0.0)
-        x = np.linspace(-4, 4, 161)
+        x = np.linspace(-4, 4, 81)
         true, hull = (
             np.array([f.value(np.array([v])) for v in x]) for f in (total, total.envelope)
         )
@@ -76,7 +76,7 @@ def test_the_envelope_is_convex_below_and_touches() -> None:
 def test_the_best_prior_of_a_grid() -> None:
     objective, group = orbit("two hidden layers")
     posterior, prior = case("two hidden layers", "init")
-    scales = [0.8 * math.exp(-j / 10) for j in range(60)]
+    scales = [0.8 * math.exp(-j / 5) for j in range(16)]
 
     def cost(index: int) -> float:
         return 2 * math.log(index + 1)
@@ -140,6 +140,8 @@ def test_what_is_refused() -> None:
         least_divergence(short, short, group, {"a": torch.Size([3])})
     with pytest.raises(sl.SpiritlevelError, match="scales=0: give a positive number"):
         least_on_grid(posterior, prior.mean, [1, 0], group, objective.shapes)
+    with pytest.raises(sl.SpiritlevelError, match="scales holds none"):
+        least_on_grid(posterior, prior.mean, [], group, objective.shapes)
     far = Gaussian(posterior.mean, torch.tensor(1e-160, dtype=torch.float64))
     with pytest.raises(sl.SpiritlevelError, match="too far from the prior for float64"):
         least_divergence(posterior, far, group, objective.shapes)
