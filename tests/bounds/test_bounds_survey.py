@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from spiritlevel import Objective, SpiritlevelError
-from spiritlevel.bounds import norms, survey
-from spiritlevel.bounds import survey as room
+from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import chain
 from spiritlevel.bounds.capacity import vc, vc_dimension
+from spiritlevel.bounds.survey import BOUNDS, survey
 from spiritlevel.orbit import representative
 from spiritlevel.results.bound import Bounds
 
@@ -146,7 +146,7 @@ def test_an_interruption_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> 
     def pressed(asked: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setitem(room.BOUNDS, "vc", pressed)
+    monkeypatch.setitem(BOUNDS, "vc", pressed)
     found = survey(net(), orbit=False, **QUICK)
     assert {row.name for row in found} == {"path", "spectral_margin", "spectral_frobenius"}
     assert found.provenance["interrupted"] == "3 of 7 bounds were done"

@@ -31,8 +31,8 @@ from spiritlevel.symmetry.tracing.state import arguments
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 BENT = frozenset("tanh relu6 elu hardtanh".split())  # s(c a) is not c s(a) for all c > 0
 SHORT = frozenset(
-    "relu relu6 tanh view _unsafe_view reshape flatten permute movedim transpose t squeeze unsqueeze clone "
-    "alias contiguous to _to_copy detach mean".split()
+    "relu relu6 tanh view _unsafe_view reshape flatten permute movedim transpose t squeeze "
+    "unsqueeze clone alias contiguous to _to_copy detach mean".split()
 )  # that make no difference of inputs larger, and 0 of 0
 Named = Mapping[str, Tensor]
 
@@ -128,18 +128,18 @@ def chain(objective: Objective, init: Tensor | None = None) -> Chain:
     (maps, homogeneous), held = _maps(objective), objective.params
     start = None if init is None else objective.named(init)
     biased = any(one.bias for one in maps)
-    inputs = _inputs(objective)
+    squares, largest, features = _inputs(objective)
     layers = tuple(_norms(one, held, start, biased, last=one is maps[-1]) for one in maps)
     known = decisions(objective)
-    squares = inputs.double().square().sum(1) + biased
+    squares = squares + biased
     return Chain(
         layers,
         biased,
         homogeneous,
         float(squares.max().sqrt()),
         float(squares.sum().sqrt()),
-        max(float(inputs.abs().max()), float(biased)),
-        inputs.shape[1] + biased,
+        max(largest, float(biased)),
+        features + biased,
         objective.examples,
         maps[-1].outputs,
         classes.margins(objective, known).double().cpu(),
@@ -289,9 +289,9 @@ def _values(one: _Map, params: Named) -> tuple[Tensor, Tensor]:
     return weight, params[one.bias].detach().double()
 
 
-def _inputs(objective: Objective) -> Tensor:
-    """One row of numbers for each example."""
-    found = []
+def _inputs(objective: Objective) -> tuple[Tensor, float, int]:
+    """The squared norm of every input, the largest number in them, and how many one has."""
+    squares, largest, features = [], 0.0, 0
     for batch in objective.batches:
         given = list(leaves(batch[0] if isinstance(batch, (tuple, list)) else batch))
         if len(given) != 1 or not given[0].is_floating_point():
@@ -299,8 +299,10 @@ def _inputs(objective: Objective) -> Tensor:
                 "norm bounds need one tensor of numbers as the input of the network, in batches "
                 "(x, y)"
             )
-        found.append(given[0].reshape(len(given[0]), -1))
-    return torch.cat(found)
+        rows = given[0].reshape(len(given[0]), -1)
+        squares.append(rows.double().square().sum(1))
+        largest, features = max(largest, float(rows.abs().max())), rows.shape[1]
+    return torch.cat(squares), largest, features
 
 
 def _said(maps: list[_Map], biased: bool, start: bool) -> tuple[str, ...]:
