@@ -46,6 +46,8 @@ _HOMES = {
     "zero_in_ball": "witnesses.sharpened",
     "audit": "audits.audit",
     "Audit": "results",
+    "Bound": "results",
+    "Bounds": "results",
     "Claims": "results",
     "Result": "results",
     "Table": "results",
@@ -69,12 +71,14 @@ _HOMES = {
     "worst_in_ball": "measures",
     "default_objective": "objective.default",
 }
-_MODULES = ("coordinates", "landscape", "orbit", "symmetry", "training", "witnesses")
+_MODULES = ("bounds", "coordinates", "landscape", "orbit", "symmetry", "training", "witnesses")
 
 __all__ = [
     "CLAIMS",
     "MEASURES",
     "Audit",
+    "Bound",
+    "Bounds",
     "Certificate",
     "Claim",
     "Claims",
@@ -95,6 +99,7 @@ __all__ = [
     "Table",
     "__version__",
     "audit",
+    "bounds",
     "claims",
     "compare",
     "coordinates",
@@ -133,7 +138,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import coordinates, landscape, orbit, symmetry, training, witnesses
+    from spiritlevel import bounds, coordinates, landscape, orbit, symmetry, training, witnesses
     from spiritlevel.audits.audit import audit
     from spiritlevel.audits.comparison import compare
     from spiritlevel.audits.forecast import estimate
@@ -147,6 +152,8 @@ if TYPE_CHECKING:
     from spiritlevel.report import write_report
     from spiritlevel.results import (
         Audit,
+        Bound,
+        Bounds,
         Certificate,
         Claims,
         Comparison,

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bounded
 import courses
 import pairs
 import reports
@@ -61,6 +62,7 @@ def made() -> dict[str, sl.Result]:
         "surface": sl.landscape.plane(objective, steps=3, orbit=1),
         "spectra": sl.landscape.spectra(objective, probes=2, steps=4, top=2),
         "history": courses.full(),
+        "bounds": bounded.full(),
     }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
+import math
+
 from spiritlevel.base.estimate import format_value
 
 FRACTIONS = {
@@ -32,6 +35,35 @@ def share(part: float) -> str:
     if abs(part - near) <= NEAR:
         return FRACTIONS[near]
     return f"{part:.0%}" if part < 0.995 else "nearly all"
+
+
+def at_most(value: float, figures: int = 4) -> str:
+    """A bound from above: its last digit is rounded up, so that what is said holds too."""
+    return _bound(value, figures, decimal.ROUND_CEILING)
+
+
+def at_least(value: float, figures: int = 4) -> str:
+    """A bound from below: its last digit is rounded down."""
+    return _bound(value, figures, decimal.ROUND_FLOOR)
+
+
+def percent_at_most(part: float) -> str:
+    """A share that is bounded from above, in percent with three digits."""
+    return f"{_cut(100 * decimal.Decimal(repr(float(part))), 3, decimal.ROUND_CEILING):f}%"
+
+
+def _bound(value: float, figures: int, rounding: str) -> str:
+    if not math.isfinite(value) or value == 0:
+        return str(value)
+    cut = _cut(decimal.Decimal(repr(float(value))), figures, rounding)
+    if 1e-4 <= abs(cut) < 1e6:
+        return f"{cut:f}"
+    return short_power(f"{cut:.{figures - 1}e}")
+
+
+def _cut(value: decimal.Decimal, figures: int, rounding: str) -> decimal.Decimal:
+    cut = decimal.Context(prec=figures, rounding=rounding).create_decimal(value)
+    return cut.quantize(decimal.Decimal(1).scaleb(min(cut.adjusted() - figures + 1, 0)))
 
 
 def short_power(text: str) -> str:

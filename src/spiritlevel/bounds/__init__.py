@@ -1,12 +1,14 @@
 """What is guaranteed of networks that were not tested, and under which assumptions."""
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
-from spiritlevel.bounds.bits import bits_back
+from spiritlevel.bounds.bits import Description, bits_back
 from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
+from spiritlevel.bounds.gaussian import Gaussian
 from spiritlevel.bounds.margins import path, spectral_frobenius, spectral_margin
 from spiritlevel.bounds.network import pac_bayes
+from spiritlevel.bounds.orbit import LeastDivergence, least_divergence
 from spiritlevel.bounds.pacbayes import (
     catoni,
     dziugaite_roy,
@@ -17,13 +19,20 @@ from spiritlevel.bounds.pacbayes import (
     quadratic,
     thiemann,
 )
-from spiritlevel.bounds.pairs import Stability, stability
+from spiritlevel.bounds.posterior import Recipe
 from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
-from spiritlevel.bounds.survey import survey
+
+# functions with the names of files come last: the name is then that of the function
+from spiritlevel.bounds.pairs import Stability, stability  # isort: skip
+from spiritlevel.bounds.survey import survey  # isort: skip
 
 __all__ = [
+    "Description",
+    "Gaussian",
+    "LeastDivergence",
+    "Recipe",
     "Stability",
     "bits_back",
     "catoni",
@@ -38,6 +47,7 @@ __all__ = [
     "kl",
     "kl_inverse",
     "kl_inverse_below",
+    "least_divergence",
     "maurer",
     "mcallester",
     "mean_above",

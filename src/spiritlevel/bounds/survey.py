@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -47,20 +48,25 @@ def survey(
     draws: int | None = None,
     radius: float | None = None,
     orbit: bool = True,
+    prior: Literal["init", "zero"] | None = None,
+    share: float = 0.0,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Bounds:
     """Every bound of the network, or those called `only`, here and where its weights are balanced.
 
     Each holds with probability 1 - `delta` by itself. `init` are the weights before training, which
-    priors and distances start from (zero if None). `test`, `epochs` and `draws` are those of
-    `pac_bayes`; `radius` is what no input that can be drawn is longer than. What cannot be had is
-    left out with the reason, unless it was all that was asked for. Interrupted, it returns the
-    bounds that are done.
+    priors and distances start from (zero if None). `test`, `epochs`, `draws`, `prior`, `share` and
+    `checkpoint` are those of `pac_bayes`; `radius` is what no input that can be drawn is longer
+    than. What cannot be had is left out with the reason, unless it was all that was asked for.
+    Interrupted, it returns the bounds that are done.
     """
     only_objectives(objective)
     chosen = _chosen(only, delta, seed, radius, orbit)
     given = None if init is None else before_training(objective, init)
     options = {"delta": delta, "seed": seed}
-    more = {"test": test, "epochs": epochs, "draws": draws}
+    centre = prior or ("zero" if init is None else "init")
+    more = {"test": test, "epochs": epochs, "draws": draws, "prior": centre}
+    more |= {"share": share, "checkpoint": checkpoint}
     asked = _Asked(objective, init, given, radius, orbit, options, more)
     begin = time.perf_counter()
     done = one_by_one(
@@ -141,7 +147,6 @@ def _pac_bayes(asked: _Asked) -> Bounds:
     return pac_bayes(
         asked.objective,
         init=asked.init,
-        prior="zero" if asked.init is None else "init",
         orbit=asked.orbit,
         **asked.options,
         **given,

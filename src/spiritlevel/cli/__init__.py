@@ -1,8 +1,9 @@
-"""The command: spiritlevel audit, claims, compare, landscape, measure, report, and more."""
+"""The command: spiritlevel audit, bound, claims, compare, landscape, measure, report, and more."""
 
 from importlib.metadata import entry_points
 
 from spiritlevel.cli import audit as auditing
+from spiritlevel.cli import bound as bounding
 from spiritlevel.cli import claims, symmetries
 from spiritlevel.cli import compare as comparing
 from spiritlevel.cli import landscape as drawing
@@ -17,6 +18,7 @@ join(entry_points(group="spiritlevel.commands"))
 __all__ = [
     "app",
     "auditing",
+    "bounding",
     "claims",
     "comparing",
     "drawing",

@@ -17,6 +17,7 @@ from spiritlevel.objective.objective import Objective
 
 TRAINING_EXAMPLES = 1437  # four fifths of the 1,797
 SIZES = (64, 32, 16, 10)
+HALVES = (64, 32, 2)  # of the net that tells 0 to 4 from 5 to 9
 EPOCHS, BATCH, RATE = 40, 64, 1e-2
 
 
@@ -45,10 +46,10 @@ def trained_net(seed: int = 0, batch: int = BATCH) -> nn.Sequential:
     return training(seed, batch).net
 
 
-def fresh_net(draws: torch.Generator) -> nn.Sequential:
+def fresh_net(draws: torch.Generator, sizes: tuple[int, ...] = SIZES) -> nn.Sequential:
     """The net before training."""
     layers: list[nn.Module] = []
-    for inside, outside in pairwise(SIZES):
+    for inside, outside in pairwise(sizes):
         layer = nn.Linear(inside, outside, device="meta").to_empty(device="cpu")
         with torch.no_grad():
             weights = torch.randn(outside, inside, generator=draws) * (2 / inside) ** 0.5
@@ -58,14 +59,31 @@ def fresh_net(draws: torch.Generator) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-@torch.enable_grad()
 def training(seed: int = 0, batch: int = BATCH) -> Training:
     """The training of the default net, with what measures may ask about it."""
     draws = generator(seed)
-    net = fresh_net(draws)
+    return _fitted(fresh_net(draws), digits(seed)[0], batch, draws)
+
+
+def halves(seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The digits with two labels, 0 to 4 and 5 to 9."""
+    (x, y), (test_x, test_y) = digits(seed)
+    return (x, (y > 4).long()), (test_x, (test_y > 4).long())
+
+
+def halves_training(seed: int = 0) -> Training:
+    """The training of a net of one hidden layer that tells the halves apart."""
+    draws = generator(seed)
+    return _fitted(fresh_net(draws, HALVES), halves(seed)[0], BATCH, draws)
+
+
+@torch.enable_grad()
+def _fitted(
+    net: nn.Sequential, data: tuple[Tensor, Tensor], batch: int, draws: torch.Generator
+) -> Training:
     init = {name: p.detach().clone() for name, p in net.named_parameters()}
     losses: list[float] = []
-    (x, y), _ = digits(seed)
+    x, y = data
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for _ in range(EPOCHS):

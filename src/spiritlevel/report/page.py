@@ -14,6 +14,7 @@ from markupsafe import Markup
 from spiritlevel.base.doors import a, file
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.report.audit import audit_words
+from spiritlevel.report.bound import bounds_words
 from spiritlevel.report.claims import claims_words
 from spiritlevel.report.comparison import comparison_words
 from spiritlevel.report.curves import line_words, spectra_words
@@ -32,6 +33,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     "line": ("line.html", line_words),
     "spectra": ("spectra.html", spectra_words),
     "history": ("history.html", history_words),
+    "bounds": ("bound.html", bounds_words),
 }
 PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 

@@ -1,6 +1,7 @@
 """What every result is: plain data that prints, writes and reads itself, without a model."""
 
 from spiritlevel.results.audit import Audit
+from spiritlevel.results.bound import Bound, Bounds
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
@@ -14,6 +15,8 @@ from spiritlevel.results.table import Table
 
 __all__ = [
     "Audit",
+    "Bound",
+    "Bounds",
     "Certificate",
     "Claims",
     "Comparison",

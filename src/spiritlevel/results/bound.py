@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spiritlevel.base.estimate import format_value
+from spiritlevel.base.spoken import at_most
+from spiritlevel.results.bound_words import MAIN, legend, sentences
 from spiritlevel.results.data import LIVE
 from spiritlevel.results.grid import Cell, Column, Grid, cells
+from spiritlevel.results.landscape import Picture
 from spiritlevel.results.provenance import OfNetwork, interruption, remarks, versions_line
 from spiritlevel.results.result import Result, by_name
 
-COLUMNS = (Column("bound"), Column("point"), Column("value", right=True), Column("on"))
+COLUMNS = (
+    Column("bound"),
+    Column("point", wraps=False),
+    Column("at most", right=True, wraps=False),
+    Column("", wraps=False),
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Bound:
     def __str__(self) -> str:
         sure = "" if self.delta is None else f" with probability {1 - self.delta:g}"
         said = " (vacuous)" if self.vacuous else ""
-        return f"{self.of} <= {format_value(self.value)}{sure}{said}"
+        return f"{self.of} <= {at_most(self.value)}{sure}{said}"
 
 
 @dataclass(frozen=True)
@@ -126,48 +133,102 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds(Result, kind="bounds", schema=1):
+class Bounds(Picture, Result, kind="bounds", schema=1):
     """Bounds of one network, and where the PAC-Bayes ones come from.
 
     `posterior` is what was bounded: the mean and the spread of every parameter; it is not written.
     """
 
+    told = ("headline", "sentences")
+
     rows: tuple[Row, ...]
     origin: Origin | None
-    provenance: OfNetwork
+    provenance: OfNetwork  # type: ignore[assignment]
     posterior: Any = field(default=None, metadata=LIVE, compare=False)
 
     title = "What is guaranteed"  # type: ignore[assignment]
 
     def __getitem__(self, name: str) -> Bound:
-        return by_name(self.rows, name, "bound").bound
+        """The bound of this name; the least, where it was computed at several points."""
+        by_name(self.rows, name, "bound")
+        return min((r.bound for r in self.rows if r.name == name), key=lambda b: b.value)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def grid(self) -> Grid:
-        rows = tuple(self._row(row) for row in self.rows)
-        p = self.provenance
-        notes = [f"note: {note}" for note in remarks(p)]
-        below = cells(*notes, *interruption(p), versions_line(p), style="dim")
-        return Grid(COLUMNS, rows, (), below)
+    def at(self, name: str, point: str) -> Bound | None:
+        """The bound of this name at a point, if there is one."""
+        return next((r.bound for r in self.rows if (r.name, r.point) == (name, point)), None)
 
-    @staticmethod
-    def _row(row: Row) -> tuple[Cell, ...]:
-        bound = row.bound
-        value = format_value(bound.value) + (" vacuous" if bound.vacuous else "")
-        return cells(bound.title, row.point, value, bound.of, style="dim" if bound.vacuous else "")
+    @property
+    def main(self) -> Row | None:
+        """The guarantee of networks that are drawn, where it is least."""
+        known = [row for row in self.rows if row.name == MAIN] if self.origin else []
+        return min(known, key=lambda row: row.bound.value, default=None)
+
+    # What it says -----------------------------------------------------------------------------
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What may be said, the guarantee first."""
+        return sentences(self)
+
+    @property
+    def headline(self) -> str:
+        """The first thing to say."""
+        return self.sentences[0]
+
+    # How it is shown --------------------------------------------------------------------------
+
+    def grid(self) -> Grid:
+        """Under each thing that is bounded its bounds, the points of one under each other."""
+        rows: list[tuple[Cell, ...]] = []
+        for of, members in grouped(self.rows, lambda row: row.bound.of).items():
+            rows.append((Cell(of, "bold"),))
+            for same in grouped(members, lambda row: row.name).values():
+                rows += [_row(row, first=row is same[0]) for row in same]
+        return Grid(COLUMNS, tuple(rows), (), self.below())
+
+    def below(self) -> tuple[Cell, ...]:
+        told = self.provenance
+        network = (
+            f"{told['parameters']:,} parameters, {told['examples']:,} examples, "
+            f"{told['dtype']} on {told['device']}, seed {told['seed']}, {told['seconds']:.1f} s"
+        )
+        lines = [*interruption(told), *legend(self), *remarks(told), network, versions_line(told)]
+        return (*cells(*self.sentences), *cells(*lines, style="dim"))
+
+    def to_html(self) -> str:
+        """The picture and its table for notebooks; `write_report` makes a page."""
+        return super().to_html() if self.rows else Result.to_html(self)
 
     def records(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": row.name,
+                "title": row.bound.title,
                 "point": row.point,
                 "value": row.bound.value,
                 "vacuous": row.bound.vacuous,
+                "trivial": row.bound.trivial,
                 "of": row.bound.of,
                 "delta": row.bound.delta,
                 "reference": row.bound.reference,
             }
             for row in self.rows
         ]
+
+
+def grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    """Rows with the same key together, in the order in which the keys come first."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def _row(row: Row, *, first: bool) -> tuple[Cell, ...]:
+    bound = row.bound
+    name, said = f"  {bound.title}" if first else "", "vacuous" if bound.vacuous else ""
+    texts = (name, row.point, at_most(bound.value), said)
+    return cells(*texts, style="dim" if bound.vacuous else "")

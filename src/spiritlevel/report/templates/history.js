@@ -57,7 +57,7 @@ function panel(parent, given) {
     levels(svg, up.ticks, [box.left, box.right]);
     const whole = across.ticks.filter(({ label }) => Number.isInteger(Number(label.replace("−", "-"))));
     const each = Math.ceil((whole.length * 46) / (box.right - box.left));
-    foot(svg, whole.filter((_, k) => k % each === 0), "step", box);
+    foot(svg, whole.filter((_, k) => k % each === 0), told.axis ?? "step", box);
     if (met.length) draw(svg, "path", { class: "met", d: trace(met.map(({ step, value }) => [across.scale(step), y(value)])) });
     if (edge.length) draw(svg, "path", { class: "edge", d: trace(edge.map(({ step, value }) => [across.scale(step), y(value)])) });
     drawCourse(svg, given.invariant ? "least" : "here", here, across.scale, y, box.bottom);

@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 
 from spiritlevel.base.doors import file
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.results.bound import Bounds
 from spiritlevel.results.history import History
 from spiritlevel.results.landscape import Line, Surface
+from spiritlevel.results.pictures.bounds import draw_bounds
 from spiritlevel.results.pictures.courses import draw_history
 from spiritlevel.results.pictures.curves import draw_line, draw_spectra
 from spiritlevel.results.pictures.style import STYLE
@@ -27,6 +29,7 @@ DRAWN: dict[str, Callable[[Any], Figure]] = {
     Line.kind: draw_line,
     Spectra.kind: draw_spectra,
     History.kind: draw_history,
+    Bounds.kind: draw_bounds,
 }
 DOTS = 200  # per inch, of a file of pixels
 
