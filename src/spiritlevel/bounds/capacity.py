@@ -22,7 +22,7 @@ def vc_dimension(layers: Sequence[tuple[int, int]], form: str = "layers") -> flo
     "layers": L + sum_i W_i log2(4 e R log2(2 e R)), W_i parameters up to layer i, R = sum_i i k_i;
     Bartlett, Harvey, Liaw & Mehrabian 2019, for more than two units.
     "units": 2 W (U + log2(12 L)), since the sign is a combination of fewer than 2^U polynomials of
-    degree L; Goldberg & Jerrum 1995, with the constant of Anthony & Bartlett 1999, Theorem 8.3.
+    degree L; Goldberg & Jerrum 1995, with the constant of Anthony & Bartlett 1999.
     """
     one_of("form", form, FORMS)
     found = _layers(layers)
@@ -45,10 +45,9 @@ def vc(*, error: float, dimension: float, m: int, delta: float = 0.05) -> Bound:
     of a class of dimension d at once. Vapnik & Chervonenkis 1974; proved in full by Cortes,
     Greenberg & Mohri 2019.
     """
-    share("error", error)
+    error, m, delta = share("error", error), examples(m), chance("delta", delta)
     number("dimension", dimension, 1)
-    examples(m)
-    chance("delta", delta)
+    dimension = float(dimension)
     growth = log_growth(dimension, 2 * m)
     c = 4 * (growth + math.log(4 / delta)) / m
     return Bound(
@@ -57,9 +56,9 @@ def vc(*, error: float, dimension: float, m: int, delta: float = 0.05) -> Bound:
         error + c / 2 + math.sqrt(error * c + c * c / 4),
         "error of this network",
         (
-            Term("error", float(error)),
-            Term("dimension", float(dimension)),
-            Term("examples", int(m)),
+            Term("error", error),
+            Term("dimension", dimension),
+            Term("examples", m),
             Term("log labellings", growth),
         ),
         delta,

@@ -18,6 +18,7 @@ from spiritlevel.theorems.boxes import BOXES
 from spiritlevel.theorems.coordinates import COORDINATES
 from spiritlevel.theorems.fitting import FITTING
 from spiritlevel.theorems.noise import NOISE
+from spiritlevel.theorems.published import PUBLISHED
 from spiritlevel.theorems.scaling import SCALING
 from spiritlevel.theorems.searching import SEARCHING
 from spiritlevel.theorems.setting import Setting
@@ -31,6 +32,7 @@ CLAIMS: dict[str, Claim] = {
     **COORDINATES,
     **FITTING,
     **BOXES,
+    **PUBLISHED,
     **SEARCHING,
     **AWARE,
     **NOISE,

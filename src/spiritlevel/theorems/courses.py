@@ -83,3 +83,25 @@ def ratios(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
         axes.yaxis.set_major_formatter("{x:.3g}")
     sheet.axes[0].legend(loc="best", fontsize=8)
     return sheet.svg()
+
+
+@styled()
+def published(
+    true: Sequence[tuple[float, float]],
+    random: tuple[float, float],
+    inverted: Sequence[tuple[float, float]],
+    root: Sequence[tuple[float, float]],
+) -> str:
+    """(divergence, bound) of printed networks, and both ways to make one of the other."""
+    sheet = Sheet("nonvacuous_table")
+    axes = sheet.axes[0]
+    axes.axhline(1, color=GREY, linewidth=0.8)
+    axes.semilogx(*zip(*inverted, strict=True), color=BLUE, label="kl inverted")
+    axes.semilogx(*zip(*root, strict=True), color=GREY, linestyle="--", label="square root")
+    axes.semilogx(*zip(*true, strict=True), "o", color=BLUE, label="printed, true labels")
+    axes.semilogx(*random, "D", color=ORANGE, label="printed, random labels")
+    axes.set_xlabel("divergence of the posterior, nats")
+    axes.set_ylabel("bound on the error")
+    axes.set_ylim(0, 1.5)
+    axes.legend(loc="upper left")
+    return sheet.svg()
