@@ -120,28 +120,41 @@ def least_on_grid(
     `scales` are standard deviations fixed before the data, `cost` what the union over them adds in
     nats. Every turn lowers the sum, or ends it; `start` is the place to begin at.
     """
-    for scale in scales:
-        number("scales", scale, above=0.0)
-    costs = np.array([cost(j) for j in range(len(scales))])
-    logs = np.log(np.asarray(scales, dtype=np.float64))
-    index = _best(posterior, centre, logs, costs) if start is None else start
+    index = best_place(posterior, centre, scales, cost) if start is None else start
     found: OnGrid | None = None
     here, t = posterior, group.identity()
     for _ in range(ALTERNATIONS):
-        spread = torch.full_like(centre, float(scales[index]))
-        prior = Gaussian(centre, spread)
+        prior = Gaussian(centre, torch.full_like(centre, float(scales[index])))
         least = least_divergence(here, prior, group, shapes)
-        new = least.kl + float(costs[index])
-        if found is not None and not new < found.total:
+        total = least.kl + cost(index)
+        if found is not None and not total < found.total:
             break
         t, here = t + least.t, least.posterior
         told = LeastDivergence(t, here, least.kl, divergence(posterior, prior), least.lower_bound)
-        found = OnGrid(told, prior, index, new)
-        index = _best(here, centre, logs, costs)
+        found = OnGrid(told, prior, index, total)
+        index = best_place(here, centre, scales, cost)
         if index == found.index:
             break
     assert found is not None
     return found
+
+
+def best_place(
+    posterior: Gaussian,
+    centre: Tensor,
+    scales: Sequence[float],
+    cost: Callable[[int], float] = lambda index: 0.0,
+) -> int:
+    """argmin over j of KL(Q, N(centre, p_j^2 I)) + cost(j): of S / (2 p^2) + d log p + cost."""
+    if not len(scales):
+        raise SpiritlevelError("scales holds none: give standard deviations of the prior")
+    for scale in scales:
+        number("scales", scale, above=0.0)
+    p = np.asarray(scales, dtype=np.float64)
+    costs = np.array([cost(j) for j in range(len(p))])
+    moved = posterior.mean.double() - centre.double()
+    square = float((posterior.spread.double().expand_as(moved).square() + moved.square()).sum())
+    return int((square / p**2 / 2 + len(moved) * np.log(p) + costs).argmin())
 
 
 @set_apart()
@@ -231,11 +244,3 @@ def _searched(total: Sum, reach: float) -> tuple[Array, float]:
         if total.value(best) - bound <= SHUT * max(total.value(best), 1.0):
             break
     return best, bound
-
-
-def _best(posterior: Gaussian, centre: Tensor, logs: Array, costs: Array) -> int:
-    """The place of the prior's scale p with the least S / (2 p^2) + d log p + cost."""
-    moved = posterior.mean.double() - centre.double()
-    spread = posterior.spread.double().expand_as(moved)
-    square = float((spread.square() + moved.square()).sum())
-    return int((square * np.exp(-2 * logs) / 2 + len(moved) * logs + costs).argmin())
