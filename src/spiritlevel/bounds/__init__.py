@@ -3,7 +3,9 @@
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
+from spiritlevel.bounds.gaussian import Gaussian
 from spiritlevel.bounds.margins import path, spectral_frobenius, spectral_margin
+from spiritlevel.bounds.network import pac_bayes
 from spiritlevel.bounds.pacbayes import (
     catoni,
     dziugaite_roy,
@@ -14,11 +16,14 @@ from spiritlevel.bounds.pacbayes import (
     quadratic,
     thiemann,
 )
+from spiritlevel.bounds.posterior import Recipe, trained_posterior
 from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
 
 __all__ = [
+    "Gaussian",
+    "Recipe",
     "catoni",
     "drawn",
     "dziugaite_roy",
@@ -35,11 +40,13 @@ __all__ = [
     "mean_above",
     "occam",
     "on_grid",
+    "pac_bayes",
     "path",
     "quadratic",
     "spectral_frobenius",
     "spectral_margin",
     "thiemann",
+    "trained_posterior",
     "vc",
     "vc_dimension",
 ]
