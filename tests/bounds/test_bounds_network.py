@@ -115,7 +115,7 @@ def test_twins_start_alike_on_the_orbit(fitted: sl.Objective) -> None:
         return found.origin.steps[0].surrogate, found.origin.kl
 
     assert first(twin, True) == pytest.approx(first(fitted, True), rel=0.02)
-    assert first(twin, False)[1] > 2 * first(fitted, False)[1]
+    assert first(twin, False)[1] > 1.3 * first(fitted, False)[1]
 
 
 def test_coins_have_a_bound_that_says_nothing() -> None:
