@@ -111,8 +111,8 @@ def binary(options: argparse.Namespace) -> None:
     begin = time.perf_counter()
     sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     sl.training.fit(net, train, loss, sgd, 20, batch_size=100)
-    print(f"SGD: {time.perf_counter() - begin:.1f} s, error {wrong(net, train):.4f} on the training "
-          f"examples, {wrong(net, test):.4f} on the test examples")  # fmt: skip
+    print(f"SGD: {time.perf_counter() - begin:.1f} s")
+    print(f"error: {wrong(net, train):.4f} on training examples, {wrong(net, test):.4f} on others")
     objective = sl.Objective(net, train, loss)
     bounds = pac_bayes(objective, init=init, test=test, **asked(options))
     print(bounds)

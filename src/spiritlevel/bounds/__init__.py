@@ -61,6 +61,7 @@ __all__ = [
     "stability",
     "survey",
     "thiemann",
+    "trained_posterior",
     "vc",
     "vc_dimension",
 ]

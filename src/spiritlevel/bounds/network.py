@@ -179,7 +179,7 @@ def _informed(case: _Case) -> _Case:
         case.prior,
         case.prior,
         cost=OfErrors(),
-        recipe=replace(recipe, rate=recipe.prior_rate, spread_rate=0.0),
+        recipe=replace(recipe, spread_rate=0.0),
         seed=asked.seed,
         keeper=case.keeper,
         stage="prior",

@@ -27,7 +27,9 @@ from spiritlevel.training.feeding import mixed
 
 BLOCK = 2**22  # random numbers that are drawn at once
 INTERVAL = 30.0  # seconds between two writings
-STEPS, EPOCHS = 4_000, 40  # at least, where no number of epochs is asked for
+STEPS, EPOCHS = 8_000, 40  # at least, where no number of epochs is asked for
+BATCHES = 64  # of an epoch, where no size of them is asked for
+SMALLEST, LARGEST = 128, 1024  # of such batches: the larger, the less of KL is noise
 
 
 class Cost(Protocol):
@@ -52,31 +54,37 @@ class Keeper(Protocol):
 class Recipe:
     """How a posterior is trained: Adam on means and log spreads, one draw a step, rates that fall.
 
-    `momentum` 0 is RMSprop, as of Dziugaite & Roy. Rates fall linearly to the share `last`.
+    `momentum` 0 is RMSprop, as of Dziugaite & Roy. Rates fall linearly to the share `last`; those
+    of means are in units of the root mean square of the weights at the start.
     """
 
-    epochs: int | None = None  # None: 40, or as many as 4,000 steps take
-    batch: int = 128
-    rate: float = 1e-2
-    spread_rate: float = 3e-2
+    epochs: int | None = None  # None: 40, or as many as 8,000 steps take
+    batch: int | None = None  # None: a 64th of the examples, from 128 to 1,024
+    rate: float = 0.05
+    spread_rate: float = 2e-2
     momentum: float = 0.9
     last: float = 0.02
     start: float = 0.3  # spread at the start, in root mean squares of each parameter tensor
     scale: float = 0.01  # deviation of a prior whose mean is trained
-    prior_rate: float = 2e-3  # of the training of that mean
-    informed_rate: float = 1e-4  # of a posterior that starts at such a prior
+    informed_rate: float = 3e-3  # of a posterior that starts at such a prior
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
             number("epochs", self.epochs, 0, whole=True)
-        number("batch", self.batch, 1, whole=True)
-        for name in ("rate", "spread_rate", "momentum", "last", "prior_rate", "informed_rate"):
+        if self.batch is not None:
+            number("batch", self.batch, 1, whole=True)
+        for name in ("rate", "spread_rate", "momentum", "last", "informed_rate"):
             number(name, getattr(self, name), 0.0)
         for name in ("start", "scale"):
             number(name, getattr(self, name), above=0.0)
         for name in ("momentum", "last"):
             if getattr(self, name) > 1 or self.momentum == 1:
                 raise SpiritlevelError(f"{name}={getattr(self, name)}: give a share below 1")
+
+
+    def size(self, examples: int) -> int:
+        """Of the batches."""
+        return self.batch or min(max(examples // BATCHES, SMALLEST), LARGEST)
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,10 @@ def trained_posterior(
             raise SpiritlevelError(
                 f"{name} is over {len(one.mean)} parameters; the objective has {objective.size}"
             )
-    data = shuffled(objective, (recipe or Recipe()).batch, int(seed))
-    run = _Run(objective, data, prior, recipe or Recipe(), cost, follows, largest, int(seed))
+    chosen = recipe or Recipe()
+    data = shuffled(objective, chosen.size(objective.examples), int(seed))
+    options = cost, follows, largest, int(seed)
+    run = _Run(objective, data, prior, chosen, _unit(start), *options)
     standing = fresh(start, objective.vector)
     if keeper is not None:
         keeper.read(stage, standing)
@@ -173,6 +183,12 @@ def trained_posterior(
     return Trained(posterior, run.prior_of(posterior), tuple(standing.steps), interrupted)
 
 
+def _unit(start: Gaussian) -> float:
+    """The root mean square of the weights; of their spreads where they are zero."""
+    mean, spread = (float(t.double().square().mean().sqrt()) for t in (start.mean, start.spread))
+    return mean or spread
+
+
 @dataclass(frozen=True)
 class _Run:
     """All that does not change on the way."""
@@ -181,6 +197,7 @@ class _Run:
     data: Shuffled
     prior: Gaussian
     recipe: Recipe
+    unit: float  # of the means' rates
     cost: Cost
     follows: bool
     largest: float
@@ -269,12 +286,12 @@ class _Loop:
         spreads = slope * noise * spread + weight * (spread.square() / variance - 1)
         standing.moved(torch.stack([means, spreads]), self._rates(), run.recipe.momentum)
         standing.total += loss.detach().double() * count
-        standing.count += float(count)
+        standing.count += count
 
     def _rates(self) -> tuple[float, float]:
         recipe, total = self.run.recipe, self.run.epochs * self.run.data.steps
         left = max(1 - self.standing.step / total, recipe.last)
-        return recipe.rate * left, recipe.spread_rate * left
+        return recipe.rate * self.run.unit * left, recipe.spread_rate * left
 
     def _price(self) -> float:
         steps = self.standing.steps
@@ -287,7 +304,7 @@ class _Loop:
 
     def _end_epoch(self) -> None:
         standing = self.standing
-        surrogate = float(standing.total) / standing.count
+        surrogate = float(standing.total / standing.count)
         if not math.isfinite(surrogate) or not standing.finite:
             raise SpiritlevelError(
                 f"the training of the {self.stage} left the finite numbers in epoch "
