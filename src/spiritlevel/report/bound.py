@@ -56,7 +56,7 @@ def _keys(bounds: Bounds) -> list[Words]:
         keys.append(
             {"label": "As the weights are", "number": number, "note": note, "kind": "moves"}
         )
-    keys.append(_measured("On the training examples", origin.error))
+    keys.append(_measured("On these examples", origin.error))
     if origin.test is not None:
         keys.append(_measured("On the test examples", origin.test))
     return keys
@@ -72,9 +72,9 @@ def _guarantee(bound: Bound) -> Words:
 
 
 def _measured(label: str, drawn: Drawn) -> Words:
-    width = f" ± {100 * drawn.stderr:.1g}" if drawn.stderr else ""
+    width = f" ± {100 * drawn.stderr:.2f}" if drawn.stderr >= 5e-5 else ""
     note = f"measured{width}, {drawn.draws:,} networks drawn"
-    return {"label": label, "number": f"{100 * drawn.error:.3g}%", "note": note, "kind": "still"}
+    return {"label": label, "number": f"{100 * drawn.error:.2f}%", "note": note, "kind": "still"}
 
 
 # From the error that was measured to the bound ---------------------------------------------------

@@ -88,8 +88,8 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
 def _measured(origin: Origin) -> str:
     test = "" if origin.test is None else f", and on {_mean(origin.test)} of the test examples"
     return (
-        f"Measured: {origin.error.draws:,} of these networks err on {_mean(origin.error)} of the "
-        f"training examples{test}."
+        f"Measured: {origin.error.draws:,} of these networks err on {_mean(origin.error)} of these "
+        f"examples{test}."
     )
 
 
@@ -109,8 +109,8 @@ def _worth(bound: Bound) -> str:
 
 
 def _mean(drawn: Drawn) -> str:
-    width = f" ± {100 * drawn.stderr:.1g}" if drawn.stderr >= 5e-5 else ""
-    return f"{100 * drawn.error:.3g}{width}%"
+    width = f" ± {100 * drawn.stderr:.2f}" if drawn.stderr >= 5e-5 else ""
+    return f"{100 * drawn.error:.2f}{width}%"
 
 
 def _nats(value: float) -> str:
