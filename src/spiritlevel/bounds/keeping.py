@@ -23,6 +23,7 @@ from spiritlevel.training.checkpoints import named
 
 FORMAT = "spiritlevel bound 1"
 TENSORS = ("value", "first", "second", "total")
+NUMBERS = ("count", "step", "place", "price")
 
 
 class Checkpoint:
@@ -43,7 +44,8 @@ class Checkpoint:
             return
         for name in TENSORS:
             getattr(standing, name).copy_(self.tensors[f"{stage}.{name}"])
-        standing.count, standing.step, standing.place = told["count"], told["step"], told["place"]
+        for name in NUMBERS:
+            setattr(standing, name, told[name])
         standing.steps[:] = [Step(*row) for row in told["steps"]]
 
     def write(self, stage: str, standing: Standing) -> None:
@@ -53,7 +55,7 @@ class Checkpoint:
         held = {f"{stage}.{name}": getattr(standing, name) for name in TENSORS}
         self.tensors |= {name: t.detach().cpu().clone() for name, t in held.items()}
         rows = [[s.epoch, s.surrogate, s.kl, s.bound] for s in standing.steps]
-        numbers = {"count": standing.count, "step": standing.step, "place": standing.place}
+        numbers = {name: getattr(standing, name) for name in NUMBERS}
         self.told[stage] = {**numbers, "steps": rows}
         self._save(self.path)
 

@@ -284,16 +284,16 @@ def _bounds(case: _Case, test: Objective | None, begin: float) -> Bounds:
     if test is not None and not fewer:
         tested, fewer = _counted(case, trained, test, "test")
     ended = _ended(case, trained.posterior)
+    origin = _origin(case, trained, ended, drawn, tested)
+    rows = _rows(case, ended, drawn, origin)
     told = provenance(
         begin,
-        case.objective.notes,
+        [*case.objective.notes, *_guessed(case, rows)],
         Done(interrupted=stopped),
         **described(case.objective),
         seed=case.asked.seed,
         products=0.0,
     )
-    origin = _origin(case, trained, ended, drawn, tested)
-    rows = _rows(case, ended, drawn, origin)
     return Bounds(tuple(rows), origin, told, posterior=trained.posterior)
 
 
@@ -306,6 +306,21 @@ def _rows(case: _Case, ended: _Ended, drawn: Drawn, origin: Origin) -> list[Row]
     said = (*said, "the posterior is carried along the orbit, which changes no prediction")
     kl, index = ended.least.kl, ended.least_index
     return rows + certified("orbit", drawn, kl=kl, index=index, assumptions=said, **share)
+
+
+def _guessed(case: _Case, rows: list[Row]) -> list[str]:
+    """What a bound is worth that is no better than a guess."""
+    best = min(row.bound.value for row in rows)
+    known = classes.labels(case.rest)
+    chosen = [y[kept] for y, kept in zip(known.batches, known.counted, strict=True)]
+    commonest = int(torch.cat(chosen).bincount().max())
+    guess = 1 - commonest / known.units
+    if best < guess:
+        return []
+    return [
+        f"the bound, {best:.3g}, says nothing of what was learned: to name the commonest class "
+        f"always errs on {guess:.3g} of the examples"
+    ]
 
 
 def _origin(

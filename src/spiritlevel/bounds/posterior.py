@@ -62,7 +62,7 @@ class Recipe:
     momentum: float = 0.9
     last: float = 0.02
     start: float = 0.3  # spread at the start, in root mean squares of each parameter tensor
-    scale: float = 0.03  # deviation of a prior whose mean is trained
+    scale: float = 0.01  # deviation of a prior whose mean is trained
     prior_rate: float = 2e-3  # of the training of that mean
     informed_rate: float = 1e-4  # of a posterior that starts at such a prior
 
@@ -247,11 +247,12 @@ class _Loop:
     def _epoch(self) -> Iterator[None]:
         run, standing = self.run, self.standing
         epoch = len(standing.steps) + 1
-        weight = self._price()
+        if standing.place == 0:
+            standing.price = self._price()
         batches = run.data.batches(epoch, standing.place)
         for batch, noise in zip(batches, run.noise(epoch, standing.place), strict=False):
             with self.patience.whole():
-                self._step(batch, noise, weight)
+                self._step(batch, noise, standing.price)
             if time.perf_counter() - self.written > INTERVAL:
                 self._write()
             yield
@@ -287,13 +288,13 @@ class _Loop:
     def _end_epoch(self) -> None:
         standing = self.standing
         surrogate = float(standing.total) / standing.count
-        kl = self._kl() if math.isfinite(surrogate) else math.nan
-        if not math.isfinite(surrogate) or not math.isfinite(kl):
+        if not math.isfinite(surrogate) or not standing.finite:
             raise SpiritlevelError(
                 f"the training of the {self.stage} left the finite numbers in epoch "
                 f"{len(standing.steps) + 1}; give smaller rates (rate={self.run.recipe.rate:g}, "
                 f"spread_rate={self.run.recipe.spread_rate:g})"
             )
+        kl = self._kl()
         with self.patience.whole():
             told = Step(len(standing.steps) + 1, surrogate, kl, self.run.cost.value(surrogate, kl))
             standing.ended(told)

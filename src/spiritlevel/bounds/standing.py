@@ -24,6 +24,7 @@ class Standing:
     count: float = 0.0
     step: int = 0  # steps made
     place: int = 0  # of them in the epoch under way
+    price: float = 0.0  # of a nat, in this epoch
     steps: list[Step] = field(default_factory=list)
 
     @property
@@ -33,6 +34,12 @@ class Standing:
     @property
     def log_spread(self) -> Tensor:
         return self.value[1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether it is a Gaussian still."""
+        spread = self.log_spread.exp()
+        return bool((self.mean.isfinite() & spread.isfinite() & (spread > 0)).all())
 
     def moved(self, slope: Tensor, rates: tuple[float, float], momentum: float) -> None:
         """A step of Adam (Kingma & Ba, 2015), of RMSprop where there is no momentum."""
