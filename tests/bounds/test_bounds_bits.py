@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.bounds.bits import SCALES, Description, bits_back, described, naming
+from spiritlevel.bounds.bits import Description, bits_back, described
 from spiritlevel.bounds.gaussian import Gaussian, divergence
+from spiritlevel.bounds.priors import cost, scales
 from spiritlevel.objective.default import digits
 
 EXAMPLES = 256
@@ -46,8 +47,8 @@ def found(random: bool = False, orbit: bool = False) -> Description:
 def test_a_posterior_that_is_the_prior_costs_nothing_but_its_name() -> None:
     objective, _ = problem()
     centre = objective.vector
-    told = described(objective, Gaussian(centre, torch.tensor(SCALES[700]).double()), centre)
-    assert told.prior.spread[0] == pytest.approx(SCALES[700], rel=0.02)
+    told = described(objective, Gaussian(centre, torch.tensor(scales()[700]).double()), centre)
+    assert told.prior.spread[0] == pytest.approx(scales()[700], rel=0.02)
     assert told.kl_bits < 0.1  # the shorter name of a larger scale is worth that
     assert told.prior_bits == pytest.approx(math.log2((math.pi * 701) ** 2 / 6), abs=0.1)
 
@@ -60,8 +61,8 @@ def test_half_the_spread_of_the_prior_is_0318_nats() -> None:
 
 def test_the_names_of_all_scales_can_be_told_apart() -> None:
     """Kraft: 2^-bits of all entries sum to 1 at most."""
-    total = sum(math.exp(-naming(j)) for j in range(len(SCALES)))
-    assert 1 - 6 / math.pi**2 / len(SCALES) == pytest.approx(total, abs=1e-6)
+    total = sum(math.exp(-cost(j)) for j in range(len(scales())))
+    assert 1 - 6 / math.pi**2 / len(scales()) == pytest.approx(total, abs=1e-6)
 
 
 def test_the_misfit_is_that_of_the_drawn_networks() -> None:
@@ -113,7 +114,7 @@ def test_the_same_call_gives_the_same() -> None:
 
 def test_what_is_refused() -> None:
     objective, _ = problem()
-    with pytest.raises(sl.SpiritlevelError, match='prior="init" needs the weights before training'):
+    with pytest.raises(sl.SpiritlevelError, match='prior="init" is centred at the weights'):
         bits_back(objective, prior="init")
     with pytest.raises(sl.SpiritlevelError, match="prior='ones' is not known"):
         bits_back(objective, prior="ones")  # type: ignore[arg-type]

@@ -15,16 +15,16 @@ from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import kept_rng, set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator, unflatten
+from spiritlevel.bounds import priors
 from spiritlevel.bounds.gaussian import Gaussian, divergence
 from spiritlevel.bounds.orbit import LeastDivergence, best_place, carried, least_on_grid
 from spiritlevel.bounds.posterior import OfDescription, Recipe, trained_posterior
-from spiritlevel.measures.given import before_training
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.representative import representative
+from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.find import group_of
 
 Centre = Literal["zero", "init"]
-SCALES = [10 * math.exp(-j / 200) for j in range(1, 2801)]  # of the prior
 START = 0.1  # of a weight: its noise before training
 LEAST = 0.01  # of the usual weight: the same for weights near zero
 DRAWS = 32
@@ -87,15 +87,13 @@ def bits_back(
     least. Hinton & van Camp (1993).
     """
     only_objectives(objective)
-    _asked(objective, init, prior, draws, seed)
-    centre = objective.vector * 0 if prior == "zero" else before_training(objective, init)
+    _asked(objective, prior, draws, seed)
+    objective = priors.undisturbed(objective, init)
+    centre = priors.centre(objective, init, prior)
     group = group_of(objective, None) if orbit else None
     if group is not None:  # one point for all twins
         objective = representative(objective, group).objective
-    start = noisy(objective.vector)
-    if group is not None:
-        begun = least_on_grid(start, centre, SCALES, group, objective.shapes, cost=naming).least
-        objective, start = carried(objective, start, group, begun.t), begun.posterior
+    objective, start, _ = _moved(objective, noisy(objective.vector), centre, group)
     trained = trained_posterior(
         objective,
         start,
@@ -103,13 +101,10 @@ def bits_back(
         cost=OfDescription(round(objective.count)),
         recipe=Recipe(epochs=epochs),
         follows=True,
+        largest=priors.LARGEST,
         seed=seed,
     )
-    posterior, least = trained.posterior, None
-    if group is not None:
-        shapes = objective.shapes
-        least = least_on_grid(posterior, centre, SCALES, group, shapes, cost=naming).least
-        objective, posterior = carried(objective, posterior, group, least.t), least.posterior
+    objective, posterior, least = _moved(objective, trained.posterior, centre, group)
     return described(objective, posterior, centre, draws, seed, least, trained.interrupted)
 
 
@@ -128,7 +123,7 @@ def described(
     return Description(
         misfit_bits=float(misfits.mean()),
         kl_bits=divergence(posterior, prior) / math.log(2),
-        prior_bits=naming(index) / math.log(2),
+        prior_bits=priors.cost(index) / math.log(2),
         stderr=float(misfits.std()) / math.sqrt(draws),
         parameters=objective.size,
         examples=round(objective.count),
@@ -139,15 +134,21 @@ def described(
     )
 
 
-def naming(place: int) -> float:
-    """log(pi^2 j^2 / 6) nats: what it takes to name entry j of a list without an end."""
-    return math.log((math.pi * (place + 1)) ** 2 / 6)
+def _moved(
+    objective: Objective, posterior: Gaussian, centre: Tensor, group: Group | None
+) -> tuple[Objective, Gaussian, LeastDivergence | None]:
+    """Where the divergence is least over the orbit, or as it is."""
+    if group is None:
+        return objective, posterior, None
+    scales, shapes = priors.scales(), objective.shapes
+    least = least_on_grid(posterior, centre, scales, group, shapes, cost=priors.cost).least
+    return carried(objective, posterior, group, least.t), least.posterior, least
 
 
 def _prior(posterior: Gaussian, centre: Tensor) -> tuple[int, Gaussian]:
     """The place of the best scale, and the prior of that scale."""
-    index = best_place(posterior, centre, SCALES, naming)
-    return index, Gaussian(centre, torch.full_like(centre, SCALES[index]))
+    index = best_place(posterior, centre, priors.scales(), priors.cost)
+    return index, Gaussian(centre, torch.full_like(centre, priors.scales()[index]))
 
 
 def noisy(weights: Tensor) -> Gaussian:
@@ -175,7 +176,7 @@ def _misfits(objective: Objective, posterior: Gaussian, draws: int, seed: int) -
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _asked(objective: Objective, init: Any, prior: Any, draws: Any, seed: Any) -> None:
+def _asked(objective: Objective, prior: Any, draws: Any, seed: Any) -> None:
     one_of("prior", prior, get_args(Centre))
     number("draws", draws, 2, whole=True)
     seeded(seed)
@@ -190,5 +191,3 @@ def _asked(objective: Objective, init: Any, prior: Any, draws: Any, seed: Any) -
         raise SpiritlevelError(
             "weighted examples have no number of bits: give data without weights"
         )
-    if prior == "init" and init is None:
-        raise SpiritlevelError('prior="init" needs the weights before training: give init')
