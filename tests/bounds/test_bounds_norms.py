@@ -58,7 +58,7 @@ def test_the_best_margin_is_chosen_and_the_numbers_are_those_of_the_matrices() -
             m=60,
         ).value
 
-    values = [at(float(m)) for m in own.margins if m > 0]
+    values = [at(float(m)) for m in own.margins.sort().values[:30] if m > 0]
     assert found.value == pytest.approx(at(found["margin"]), rel=1e-9)
     assert min(values) <= found.value <= 1.05 * min(values)
     assert found.vacuous  # 60 examples are few
@@ -200,7 +200,7 @@ def test_the_noise_is_the_one_that_is_said_and_so_is_the_bound() -> None:
     assert found.value == again.value
     assert found["error"] + found["sharpness"] >= found["noisy error"]
     assert found.delta == 0.05
-    assert any("by 400 draws" in said for said in found.assumptions)
+    assert any("from 400 draws" in said for said in found.assumptions)
 
 
 def test_the_bound_from_the_start_pays_for_the_way_only() -> None:

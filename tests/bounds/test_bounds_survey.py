@@ -61,7 +61,7 @@ def values(found: Bounds, name: str) -> dict[str, float]:
 def test_a_chain_of_two_classes_has_them_all() -> None:
     found = whole()
     there = {row.name for row in found}
-    assert {"maurer", *CHEAP, "expected_sharpness"} <= there
+    assert {"maurer", *CHEAP, "expected_sharpness", "flat_box"} <= there
     assert found.provenance["refused"] == {}
     assert found.origin is not None
     assert found.rows[0].name == "maurer"
@@ -149,7 +149,7 @@ def test_an_interruption_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(BOUNDS, "vc", pressed)
     found = survey(net(), orbit=False, **QUICK)
     assert {row.name for row in found} == {"path", "spectral_margin", "spectral_frobenius"}
-    assert found.provenance["interrupted"] == "3 of 7 bounds were done"
+    assert found.provenance["interrupted"] == "3 of 8 bounds were done"
 
 
 def test_the_same_seed_gives_the_same_and_nothing_is_touched() -> None:

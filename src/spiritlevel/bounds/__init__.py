@@ -2,6 +2,7 @@
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
 from spiritlevel.bounds.bits import Description, bits_back
+from spiritlevel.bounds.box import FlatBox, flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
 from spiritlevel.bounds.gaussian import Gaussian
@@ -18,17 +19,16 @@ from spiritlevel.bounds.pacbayes import (
     quadratic,
     thiemann,
 )
+from spiritlevel.bounds.pairs import Stability, stability
 from spiritlevel.bounds.posterior import Recipe
 from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
-
-# functions with the names of files come last: the name is then that of the function
-from spiritlevel.bounds.pairs import Stability, stability  # isort: skip
-from spiritlevel.bounds.survey import survey  # isort: skip
+from spiritlevel.bounds.survey import survey
 
 __all__ = [
     "Description",
+    "FlatBox",
     "Gaussian",
     "LeastDivergence",
     "Recipe",
@@ -38,6 +38,7 @@ __all__ = [
     "drawn",
     "dziugaite_roy",
     "expected_sharpness",
+    "flat_box",
     "grid_share",
     "hardt_convex",
     "hardt_nonconvex",

@@ -34,6 +34,7 @@ SHORT = frozenset(
     "relu relu6 tanh view _unsafe_view reshape flatten permute movedim transpose t squeeze "
     "unsqueeze clone alias contiguous to _to_copy detach mean".split()
 )  # that make no difference of inputs larger, and 0 of 0
+FROM_INIT = "distances are from the weights before training, which no example has told of"
 Named = Mapping[str, Tensor]
 
 
@@ -83,6 +84,7 @@ class Chain:
     classes: int  # 1 where one output tells two of them
     margins: Tensor  # f_y - max over c != y of f_c of every example
     assumptions: tuple[str, ...]
+    origin: str  # what distances are from
 
     @property
     def depth(self) -> int:
@@ -143,7 +145,8 @@ def chain(objective: Objective, init: Tensor | None = None) -> Chain:
         objective.examples,
         maps[-1].outputs,
         classes.margins(objective, known).double().cpu(),
-        _said(maps, biased, init is not None),
+        _said(maps, biased),
+        "distances are from weights of zero" if init is None else FROM_INIT,
     )
 
 
@@ -305,7 +308,7 @@ def _inputs(objective: Objective) -> tuple[Tensor, float, int]:
     return torch.cat(squares), largest, features
 
 
-def _said(maps: list[_Map], biased: bool, start: bool) -> tuple[str, ...]:
+def _said(maps: list[_Map], biased: bool) -> tuple[str, ...]:
     said = [
         "the network is a chain of matrices and of maps with |s(a) - s(b)| <= |a - b|, s(0) = 0"
     ]
@@ -313,9 +316,4 @@ def _said(maps: list[_Map], biased: bool, start: bool) -> tuple[str, ...]:
         said.append("biases are weights of a constant input 1, which hidden layers pass on")
     if any(one.options is not None for one in maps):
         said.append("spectral norms of convolutions are bounded by those of periodic ones")
-    said.append(
-        "distances are from the weights before training, which no example has told of"
-        if start
-        else "distances are from weights of zero"
-    )
     return tuple(said)

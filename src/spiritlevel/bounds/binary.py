@@ -25,7 +25,7 @@ def kl(q: float, p: float) -> float:
     if q == 1:
         return -math.log(p)
     # the linear parts cancel, so that what is left of p near q keeps its digits
-    return q * _beyond_linear((p - q) / q) + (1 - q) * _beyond_linear((q - p) / (1 - q))
+    return _beyond_linear(q, p) + _beyond_linear(1 - q, 1 - p)
 
 
 def kl_inverse(error: float, budget: float) -> float:
@@ -62,15 +62,19 @@ def kl_inverse_below(error: float, budget: float) -> float:
     return 1 - kl_inverse(1 - float(error), budget)
 
 
-def _beyond_linear(x: float) -> float:
-    """x - log(1 + x) >= 0, x > -1."""
-    if abs(x) > SERIES:
-        return x - math.log1p(x)
+def _beyond_linear(a: float, b: float) -> float:
+    """b - a - a log(b / a) >= 0, a and b positive."""
+    if abs(b - a) > SERIES * a:
+        ratio = b / a
+        # of the smallest numbers the ratio is 0 or infinite, its logarithm is not
+        rest = math.log(ratio) if 0 < ratio < math.inf else math.log(b) - math.log(a)
+        return b - a - a * rest
+    x = (b - a) / a
     total, power = 0.0, x * x
     for k in range(2, 12):
         total += power / k
         power *= -x
-    return total
+    return a * total
 
 
 def _size(name: str, value: float) -> None:

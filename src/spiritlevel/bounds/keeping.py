@@ -107,7 +107,7 @@ def data_digest(objective: Objective) -> str:
         held += leaves(batch)
     for t in held:
         found.update(repr((tuple(t.shape), str(t.dtype))).encode())
-        found.update(t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(t.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.bounds.asking import chance
 from spiritlevel.bounds.fitted import decisions, left_out, refuse_fitted
-from spiritlevel.bounds.pacbayes import on_grid
 from spiritlevel.bounds.sampling import mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.objective import Objective, classes
@@ -22,7 +22,8 @@ from spiritlevel.objective.classes import Labels
 from spiritlevel.results.bound import Bound, Term
 
 FEW = 8  # draws at each noise that is tried
-TRIED = 12  # noises, each half of the one before
+LARGEST, PRECISION = 10.0, 1.0  # sigma^2 = LARGEST exp(-j / PRECISION), j = 1, 2, ...
+TRIED = 20  # entries of the grid, to a deviation of 1e-4
 PART = 0.2  # of delta, for the drawings
 
 
@@ -38,42 +39,41 @@ def noisy(
 ) -> Bound:
     """E error(w + n) <= error + sharpness + 4 sqrt((|w - w0|^2 / (2 sigma^2) + ...) / m).
 
-    Sigma is chosen on the grid of Dziugaite & Roy, whose entries share delta, by a few draws; the
-    mean error at it is bounded by others, for which a fifth of delta is set aside. w0 are the
-    weights before training, or 0. Neyshabur et al. (2017).
+    Sigma is chosen on a grid, whose entries share delta, by a few draws; the mean error at it is
+    bounded by others, for which a fifth of delta is set aside. w0 are the weights before training,
+    or 0. Neyshabur et al. (2017).
     """
     chance("delta", delta)
     number("draws", draws, 1, whole=True)
     seeded(seed)
     refuse_fitted(objective)
     known, source = decisions(objective), generator(seed)
-    error = classes.error(objective, known)
     start = torch.zeros_like(objective.vector) if init is None else init
-    norm = float((objective.vector - start).double().norm())
-
-    def bound(index: int, sigma: float, mean: float) -> Bound:
-        return expected_sharpness(
-            error=error,
-            sharpness=mean - error,
-            norm=norm,
-            sigma=sigma,
-            m=known.units,
-            delta=(1 - PART) * delta,
-            index=index,
-        )
-
-    tried = [on_grid(math.sqrt(0.1) / 2**k) for k in range(TRIED)]
-    few = [bound(j, s, sum(_errors(objective, known, s, FEW, source)) / FEW) for j, s in tried]
+    numbers = {
+        "error": classes.error(objective, known),
+        "norm": float((objective.vector - start).double().norm()),
+        "m": known.units,
+        "delta": (1 - PART) * delta,
+    }
+    tried = [(j, math.sqrt(LARGEST) * math.exp(-j / 2 / PRECISION)) for j in range(1, TRIED + 1)]
+    means = [sum(_errors(objective, known, sigma, FEW, source)) / FEW for _, sigma in tried]
+    few = [_bound(numbers, *entry, mean) for entry, mean in zip(tried, means, strict=True)]
     index, sigma = min(zip(few, tried, strict=True), key=lambda pair: float(pair[0]))[1]
     found = _errors(objective, known, sigma, draws, source)
-    above = mean_above(found, PART * delta)
-    words = f"the mean error with noise is at most {above:.4g}, by {draws} draws"
-    said = (f"{words} with {PART:g} of delta", *left_out(objective))
-    made = bound(index, sigma, above)
-    more = (Term("noisy error", sum(found) / draws), Term("draws", draws))
+    made = _bound(numbers, index, sigma, mean_above(found, PART * delta))
+    said = f"the mean error with noise is known from {draws} draws, with {PART:g} of delta"
     return replace(
-        made, delta=delta, terms=(*made.terms, *more), assumptions=(*made.assumptions, *said)
+        made,
+        delta=delta,
+        terms=(*made.terms, Term("noisy error", sum(found) / draws), Term("draws", draws)),
+        assumptions=(*made.assumptions, said, *left_out(objective)),
     )
+
+
+def _bound(numbers: dict[str, Any], index: int, sigma: float, mean: float) -> Bound:
+    """The bound of a mean error with this noise."""
+    sharpness = mean - numbers["error"]
+    return expected_sharpness(**numbers, sharpness=sharpness, sigma=sigma, index=index)
 
 
 def _errors(

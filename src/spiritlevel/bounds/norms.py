@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
@@ -16,6 +15,8 @@ from spiritlevel.measures.norms import l1_path_norms
 from spiritlevel.objective import Objective
 from spiritlevel.results.bound import Bound
 
+# what is said of any network: in its place stands what this one is
+GENERAL = (margins.PREMISES[1], "no input that can be drawn has a larger norm than `inputs`")
 TRIED = 40  # margins, all of which a bound holds for at once
 
 
@@ -34,7 +35,7 @@ def spectral_margin(chain: Chain, *, delta: float = 0.05) -> Bound:
             delta=delta,
         )
 
-    return _least(chain, at)
+    return _least(chain, at, chain.origin)
 
 
 def spectral_frobenius(chain: Chain, *, radius: float | None = None, delta: float = 0.05) -> Bound:
@@ -85,16 +86,18 @@ def path(objective: Objective, chain: Chain, *, delta: float = 0.05) -> Bound:
 
 def _least(chain: Chain, at: Callable[[float], Bound], *more: str) -> Bound:
     """The least over some margins of the data; in the words of what this network is."""
-    found = _bounds(chain.margins, at)
-    own = tuple(said for said in found.assumptions if said != margins.PREMISES[1])
+    found = _bounds(chain, at)
+    own = tuple(said for said in found.assumptions if said not in GENERAL)
     return replace(found, assumptions=(*own, *chain.assumptions, *more))
 
 
-def _bounds(seen: Tensor, at: Callable[[float], Bound]) -> Bound:
-    right = seen[seen > 0].sort().values
+def _bounds(chain: Chain, at: Callable[[float], Bound]) -> Bound:
+    right = chain.margins[chain.margins > 0].sort().values
     if not len(right):
         raise SpiritlevelError("no example is decided rightly: there is no margin to divide by")
-    places = torch.linspace(0, len(right) - 1, min(TRIED, len(right))).round().long().unique()
+    # of margins that most examples do not reach nothing can be had but bounds above a half
+    most = max(len(right) - len(chain.margins) // 2, 1)
+    places = torch.linspace(0, most - 1, min(TRIED, most)).round().long().unique()
     found, why = list[Bound](), ""
     for place in places:
         try:

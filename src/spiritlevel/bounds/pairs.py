@@ -358,4 +358,6 @@ def _estimate(values: Tensor, begin: float) -> Estimate:
 
 
 def _most(bound: float | None) -> str:
-    return "" if bound is None else f", at most {bound:.4g} in the mean"
+    if bound is None:
+        return ""
+    return f", at most {bound * (1 + 5e-4):.4g} in the mean"  # rounded up

@@ -17,7 +17,11 @@ from spiritlevel.bounds.binary import kl_inverse
 # the largest, which is best where the numbers hardly vary.
 BETS = 2.0 ** (-np.arange(25) / 2)
 MONEY = np.array([0.5] + [0.5 / 24] * 24)
-HALVINGS = 50  # of the range of means
+FARTHEST = 37.0  # -log(1 - p) of means that differ from 1 by less than rounding
+ROUNDS = 100  # of Newton's method
+BEYOND = 1e-10  # by which log W is to be above what refuses, so that rounding cannot undo it
+ROUNDING = 4e-16  # of a mean that is made of its u
+AT_ONCE = 10_000  # numbers, with all bets
 
 
 def drawn(*, error: float, draws: int, delta: float = 0.01) -> float:
@@ -36,21 +40,24 @@ def drawn(*, error: float, draws: int, delta: float = 0.01) -> float:
 def mean_above(values: Sequence[float] | np.ndarray, delta: float) -> float:
     """A number that the mean is below, but for a share delta of such drawings; by betting.
 
-    W(p) = sum_b money_b prod_i (1 + b (p - x_i) / (1 - p)), b <= 1, has the mean 1 where p is the
-    true mean, so that it reaches 1 / delta there with probability at most delta (Markov). Every
-    factor rises with p: all means above the first refused one are refused too.
-    Waudby-Smith & Ramdas 2024.
+    W(p) = sum_b money_b prod_i (1 - b + b (1 - x_i) / (1 - p)), 0 < b <= 1, has the mean 1 where p
+    is the true mean, so that it reaches 1 / delta there with probability at most delta (Markov).
+    Every factor rises with p, so all means above a refused one are refused. In u = -log(1 - p) the
+    logarithm of W is convex: Newton's method from the right stays where means are refused, and only
+    what was seen to be is handed out. Nothing is far below log(1 / delta) / len(values) above the
+    values' mean: a rare 1 could have been missed. Waudby-Smith & Ramdas 2024.
     """
-    x = _values(values)
+    left = 1 - _values(values)
     chance("delta", delta)
-    kept, refused = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (kept + refused) / 2
-        if _log_wealth(x, middle) >= -math.log(delta):
-            refused = middle
-        else:
-            kept = middle
-    return refused
+    refused, u = math.inf, FARTHEST
+    for _ in range(ROUNDS):
+        wealth, slope = _log_wealth(left, u)
+        if wealth < -math.log(delta):
+            break
+        refused, u = u, u - (wealth + math.log(delta) - BEYOND) / slope
+        if not 0 < u < refused:
+            break
+    return min(1.0, -math.expm1(-refused) + ROUNDING)
 
 
 def _values(values: Any) -> np.ndarray:
@@ -65,12 +72,16 @@ def _values(values: Any) -> np.ndarray:
     return x
 
 
-def _log_wealth(x: np.ndarray, p: float) -> float:
-    """log W(p), from below: what rounding can add to it is taken off."""
-    gain = (p - x) / (1 - p)
-    with np.errstate(divide="ignore"):  # a gambler can lose everything
-        parts = [np.log1p(bet * gain) for bet in BETS]
-    logs = np.array([part.sum() - 1e-15 * (len(x) + np.abs(part).sum()) for part in parts])
-    logs = logs + np.log(MONEY)
+def _log_wealth(left: np.ndarray, u: float) -> tuple[float, float]:
+    """log W and its slope in u; what rounding can have added to it is taken off."""
+    logs, slopes = np.log(MONEY) - 2e-15 * len(left), np.zeros(len(BETS))
+    for begin in range(0, len(left), AT_ONCE):
+        won = np.outer(BETS, left[begin : begin + AT_ONCE] * math.exp(u))
+        factors = won + (1 - BETS)[:, None]
+        with np.errstate(divide="ignore"):  # a gambler can lose everything
+            parts = np.log(factors)
+        logs = logs + parts.sum(1) - 4e-15 * np.abs(parts).sum(1)
+        slopes += np.divide(won, factors, out=np.zeros_like(won), where=factors > 0).sum(1)
     top = logs.max()
-    return float(top + np.log(np.exp(logs - top).sum())) if math.isfinite(top) else -math.inf
+    weights = np.exp(logs - top)
+    return float(top + np.log(weights.sum())), float(weights @ slopes / weights.sum())

@@ -19,6 +19,7 @@ from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import Chain, chain, sizes
 from spiritlevel.bounds.asking import chance
+from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.fitted import decisions
 from spiritlevel.bounds.network import pac_bayes
@@ -60,23 +61,19 @@ def survey(
     Interrupted, it returns the bounds that are done.
     """
     only_objectives(objective)
-    chance("delta", delta)
-    seeded(seed)
-    if radius is not None:
-        number("radius", radius, above=0.0)
-    one_of("orbit", orbit, (True, False))
-    chosen = list(BOUNDS) if only is None else listed("only", only)
-    for name in chosen:
-        one_of("only", name, BOUNDS)
+    chosen = _chosen(only, delta, seed, radius, orbit)
     given = None if init is None else before_training(objective, init)
     options = {"delta": delta, "seed": seed}
     centre = prior or ("zero" if init is None else "init")
-    more = {"test": test, "epochs": epochs, "draws": draws, "prior": centre}
-    more |= {"share": share, "checkpoint": checkpoint}
-    asked = _Asked(objective, init, given, radius, orbit, options, more)
+    more = {"test": test, "epochs": epochs, "draws": draws}
+    more |= {"prior": centre, "share": share, "checkpoint": checkpoint}
+    return _surveyed(_Asked(objective, init, given, radius, orbit, options, more), chosen)
+
+
+def _surveyed(asked: _Asked, chosen: list[str]) -> Bounds:
     begin = time.perf_counter()
     done = one_by_one(
-        sorted(dict.fromkeys(chosen), key=list(BOUNDS).index),
+        chosen,
         lambda name: BOUNDS[name](asked),
         label="bounds",
         noun="bounds",
@@ -84,6 +81,19 @@ def survey(
         keeps_parts=True,
     )
     return _bounds(asked, done.require(), begin)
+
+
+def _chosen(only: Any, delta: Any, seed: Any, radius: Any, orbit: Any) -> list[str]:
+    """The names that are asked for, in order; refuses what nothing can be asked with."""
+    chance("delta", delta)
+    seeded(seed)
+    if radius is not None:
+        number("radius", radius, above=0.0)
+    one_of("orbit", orbit, (True, False))
+    found = list(BOUNDS) if only is None else listed("only", only)
+    for name in found:
+        one_of("only", name, BOUNDS)
+    return [name for name in BOUNDS if name in found]
 
 
 @dataclass(frozen=True)
@@ -146,6 +156,12 @@ def _pac_bayes(asked: _Asked) -> Bounds:
     )
 
 
+def _flat_box(asked: _Asked) -> list[Row]:
+    prior = "zero" if asked.init is None else "init"
+    given = {"init": asked.init, "prior": prior, "orbit": asked.orbit}
+    return list(flat_box(asked.objective, **given, **asked.options).rows)
+
+
 def _occam(asked: _Asked) -> list[Row]:
     return asked.rows(lambda p: written(asked.points[p], init=asked.start, delta=asked.delta))
 
@@ -205,5 +221,6 @@ BOUNDS: dict[str, Callable[[_Asked], list[Row] | Bounds]] = {
     "vc": _vc,
     "occam": _occam,
     "expected_sharpness": _noisy,
+    "flat_box": _flat_box,
     "pac_bayes": _pac_bayes,
 }
