@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +163,37 @@ def test_capacities_rise_with_norms_and_fall_with_margins(size: float, more: flo
         assert low >= high * (1 - 1e-9)
         fewer = bound(**base).value
         assert bound(**{**base, "m": math.ceil(base["m"] * more)}).value <= fewer * (1 + 1e-9)
+
+
+def test_deep_networks_of_large_norms_are_infinitely_bad_and_no_error() -> None:
+    deep = [1e10] * 60
+    far: Any = {**SPECTRAL, "spectral": deep, "distances": deep}
+    assert bounds.spectral_margin(**far).value == math.inf
+    assert bounds.spectral_frobenius(**{**FROBENIUS, "spectral": deep, "frobenius": deep}).vacuous
+    assert bounds.path(**{**PATH, "layers": 2000}).value == math.inf
+
+
+def test_numbers_of_other_libraries_become_plain_ones() -> None:
+    """float32 is not computed with, and nothing but plain numbers is kept."""
+    t = torch.tensor
+    for bound, base in (
+        (bounds.spectral_margin, SPECTRAL),
+        (bounds.path, PATH),
+        (bounds.spectral_frobenius, FROBENIUS),
+        (bounds.vc, VC),
+        (bounds.hardt_convex, CONVEX),
+        (bounds.hardt_nonconvex, CONVEX),
+        (bounds.hardt_strongly_convex, STRONG),
+        (bounds.expected_sharpness, SHARP),
+    ):
+        odd: Any = {
+            k: v if isinstance(v, int) else t(v, dtype=torch.float32) for k, v in base.items()
+        }
+        plain: Any = {k: v if isinstance(v, int) else v.tolist() for k, v in odd.items()}
+        found, expected = bound(**odd), bound(**plain)
+        assert found == expected
+        assert type(found.value) is float
+        assert {type(term.value) for term in found.terms} <= {float, int}
 
 
 # Stability ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
@@ -106,6 +107,16 @@ def test_shares_of_a_grid_sum_to_delta() -> None:
     for j in (1, 17, 900):
         scale = math.sqrt(0.2 * math.exp(-j / 30))
         assert bounds.on_grid(scale * 1.001, precision=30, largest=0.2) == pytest.approx((j, scale))
+
+
+def test_numbers_of_other_libraries_become_plain_ones() -> None:
+    odd: Any = {"error": torch.tensor(0.1), "kl": np.float32(3), "m": np.int64(50), "delta": 0.05}
+    plain: Any = {"error": float(odd["error"]), "kl": 3.0, "m": 50, "delta": 0.05}
+    for bound in ALL:
+        found = bound(**odd)
+        assert type(found.value) is float
+        assert {type(term.value) for term in found.terms} <= {float, int}
+        assert found.value == pytest.approx(bound(**plain).value, rel=1e-12)
 
 
 # Laws ---------------------------------------------------------------------------------------------

@@ -45,10 +45,9 @@ def vc(*, error: float, dimension: float, m: int, delta: float = 0.05) -> Bound:
     of a class of dimension d at once. Vapnik & Chervonenkis 1974; proved in full by Cortes,
     Greenberg & Mohri 2019.
     """
-    share("error", error)
+    error, m, delta = share("error", error), examples(m), chance("delta", delta)
     number("dimension", dimension, 1)
-    examples(m)
-    chance("delta", delta)
+    dimension = float(dimension)
     growth = log_growth(dimension, 2 * m)
     c = 4 * (growth + math.log(4 / delta)) / m
     return Bound(
@@ -57,9 +56,9 @@ def vc(*, error: float, dimension: float, m: int, delta: float = 0.05) -> Bound:
         error + c / 2 + math.sqrt(error * c + c * c / 4),
         "error of this network",
         (
-            Term("error", float(error)),
-            Term("dimension", float(dimension)),
-            Term("examples", int(m)),
+            Term("error", error),
+            Term("dimension", dimension),
+            Term("examples", m),
             Term("log labellings", growth),
         ),
         delta,

@@ -16,10 +16,8 @@ def occam(*, error: float, nats: float, m: int, delta: float = 0.05) -> Bound:
     each has its share of delta in Chernoff's inequality, from one side. Langford 2005, the Occam's
     razor bound; Blumer et al. 1987.
     """
-    share("error", error)
-    divergence(nats, "nats")
-    examples(m)
-    chance("delta", delta)
+    error, nats = share("error", error), divergence(nats, "nats")
+    m, delta = examples(m), chance("delta", delta)
     budget = (nats - math.log(delta)) / m
     return Bound(
         "occam",
@@ -27,9 +25,9 @@ def occam(*, error: float, nats: float, m: int, delta: float = 0.05) -> Bound:
         kl_inverse(error, budget),
         "error of the network that is written down",
         (
-            Term("error", float(error)),
-            Term("nats", float(nats)),
-            Term("examples", int(m)),
+            Term("error", error),
+            Term("nats", nats),
+            Term("examples", m),
             Term("budget", budget),
         ),
         delta,

@@ -13,7 +13,7 @@ from typing import Any
 
 from spiritlevel.base.doors import number, shown
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.bounds.asking import chance, examples, share
+from spiritlevel.bounds.asking import chance, examples, positive, share
 from spiritlevel.results.bound import Bound, Term
 
 OF = "error of this network"
@@ -34,6 +34,7 @@ TITLES = {
     ),
 }
 FINE = 20  # entries of a grid for each factor e of the whole bound
+LARGEST = 709.0  # whose exponential is a number
 LEAST = 1e-12  # relative: what is smaller than that of a norm beside it is taken for that
 
 
@@ -55,15 +56,16 @@ def spectral_margin(
     w0 fixed in advance; |X|_F: `inputs`, the root of the sum of squares of all m inputs; `width`:
     the most units of a layer, inputs too. Bartlett, Foster & Telgarsky 2017: their covering numbers
     (twice the logarithm, for the rounding up in Maurey's lemma) in Dudley's integral at its best
-    lower end; their own constants are larger.
+    lower end.
     """
     s, b = _norms("spectral", spectral), _norms("distances", distances, zero=True)
     _same_length("distances", b, s)
-    _doors(error, margin, m, delta, inputs=inputs)
+    error, margin, m, delta = _doors(error, margin, m, delta)
+    inputs = positive("inputs", inputs)
     number("width", width, 1, whole=True)
     complexity, nats = _covering(s, b, margin)
-    c = 2 * math.sqrt(2 * math.log(2 * width**2)) * inputs * complexity
-    gap = 24 * c / m * (1 + max(0.0, math.log(m / (3 * c))))
+    c = 2 * math.sqrt(2 * math.log(2 * int(width) ** 2)) * inputs * complexity
+    gap = 24 * c / m * (1 + math.log(max(1.0, m / (3 * c))))
     confidence = _confidence(nats - math.log(delta), m)
     terms = {"complexity": c / m, "capacity": gap, "confidence": confidence}
     premise = ("the weights that distances are from do not depend on these examples",)
@@ -90,11 +92,14 @@ def path(
     one output, classes=1. Confidence: 3 sqrt(log(2 / share) / (2 m)).
     Neyshabur, Tomioka & Srebro 2015.
     """
-    _doors(error, margin, m, delta, norm=norm, inputs=inputs)
+    error, margin, m, delta = _doors(error, margin, m, delta)
+    norm, inputs = positive("norm", norm), positive("inputs", inputs)
     for name, value in (("features", features), ("layers", layers), ("classes", classes)):
         number(name, value, 1, whole=True)
     (high, paid), (gamma, more) = _up(norm, FINE), _down(margin, FINE)
-    reach = 2.0 ** (layers - 1) * high * inputs * math.sqrt(2 * math.log(2 * features) / m)
+    reach = (
+        _exp((layers - 1) * math.log(2)) * high * inputs * math.sqrt(2 * math.log(2 * features) / m)
+    )
     times = 2 if classes == 1 else 4 * classes
     terms = {"complexity": reach, "capacity": times * reach / gamma}
     terms["confidence"] = _confidence(paid + more - math.log(delta), m)
@@ -122,10 +127,10 @@ def spectral_frobenius(
     """
     s, f = _norms("spectral", spectral), _norms("frobenius", frobenius)
     _same_length("frobenius", f, s)
-    _doors(error, margin, m, delta, inputs=inputs)
+    error, margin, m, delta = _doors(error, margin, m, delta)
     number("width", width, 1, whole=True)
     _possible(s, f)
-    kl, sigma, nats = _noise(s, f, margin, inputs, width)
+    kl, sigma, nats = _noise(s, f, margin, positive("inputs", inputs), int(width))
     gap = 4 * math.sqrt((kl + math.log(6 * m) + nats - math.log(delta)) / (m - 1))
     terms = {"kl": kl, "sigma": sigma, "capacity": gap}
     premise = ("no input that can be drawn has a larger norm than `inputs`",)
@@ -152,15 +157,16 @@ def _noise(
     depth = len(s)
     level = math.exp(math.fsum(math.log(one) for one in s) / depth)
     (high, paid), (gamma, more) = _up(level, FINE * depth), _down(margin, FINE * depth)
-    if gamma > 4 * math.e * inputs * high ** (depth - 1) * level:
+    reach = (depth - 1) * math.log(high)  # of the other layers, as a logarithm
+    if math.log(gamma / (4 * math.e * inputs * level)) > reach:
         raise SpiritlevelError(
             f"margin={shown(margin)} is above all that networks of these norms have; give one that "
             "some examples have"
         )
     moved = 4 * math.e * math.sqrt(2 * width * math.log(4 * depth * width)) * depth * inputs
-    sigma = gamma / (moved * high ** (depth - 1))
+    sigma = gamma / moved * _exp(-reach)
     norm = math.fsum((one * level / two) ** 2 for one, two in zip(f, s, strict=True))
-    return norm / (2 * sigma**2), sigma, paid + more
+    return norm / 2 * (moved / gamma) ** 2 * _exp(2 * reach), sigma, paid + more
 
 
 def _up(value: float, fine: float) -> tuple[float, float]:
@@ -191,19 +197,20 @@ def _bound(
     premises: tuple[str, ...],
 ) -> Bound:
     value = error + terms["capacity"] + terms.get("confidence", 0.0)
-    given = {"error": float(error), "margin": float(margin), "examples": int(m)}
+    given = {"error": error, "margin": margin, "examples": m}
     made = tuple(Term(label, one) for label, one in (given | dict(terms)).items())
     title, source = TITLES[name]
     return Bound(name, title, value, OF, made, delta, (*PREMISES, *premises), source)
 
 
-def _doors(error: float, margin: float, m: int, delta: float, **positive: float) -> None:
-    share("error", error)
-    number("margin", margin, above=0.0)
-    examples(m)
-    chance("delta", delta)
-    for name, value in positive.items():
-        number(name, value, above=0.0)
+def _doors(error: float, margin: float, m: int, delta: float) -> tuple[float, float, int, float]:
+    """Plain numbers, or a refusal."""
+    margin = positive("margin", margin)
+    return share("error", error), margin, examples(m), chance("delta", delta)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < LARGEST else math.inf
 
 
 def _norms(name: str, values: Any, *, zero: bool = False) -> list[float]:

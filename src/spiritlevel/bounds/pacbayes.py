@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from spiritlevel.base.doors import number, shown
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.bounds.asking import chance, divergence, examples, share
+from spiritlevel.bounds.asking import chance, divergence, examples, positive, share
 from spiritlevel.bounds.binary import kl_inverse
 from spiritlevel.results.bound import Bound, Term
 
@@ -50,7 +50,7 @@ def mcallester(
 
     McAllester 1999 with the constant of Maurer 2004.
     """
-    found = error + math.sqrt(_budget(error, kl, m, delta, index) / 2)
+    found = float(error) + math.sqrt(_budget(error, kl, m, delta, index) / 2)
     return _bound("mcallester", "PAC-Bayes, square root", found, error, kl, m, delta, index)
 
 
@@ -62,7 +62,7 @@ def quadratic(
     kl(q, p) >= (p - q)^2 / (2 p) for q < p, solved for p; Rivasplata et al. 2019.
     """
     half = _budget(error, kl, m, delta, index) / 2
-    found = (math.sqrt(error + half) + math.sqrt(half)) ** 2
+    found = (math.sqrt(float(error) + half) + math.sqrt(half)) ** 2
     return _bound("quadratic", "PAC-Bayes, quadratic", found, error, kl, m, delta, index)
 
 
@@ -80,16 +80,15 @@ def thiemann(
     For all rates r at once; if None the best one, 2 / (1 + sqrt(1 + 2 error / budget)), where it
     is the quadratic bound. Thiemann et al. 2017.
     """
-    budget = _budget(error, kl, m, delta, index)
+    budget, error = _budget(error, kl, m, delta, index), float(error)
     if rate is None:
         rate = 2 / (1 + math.sqrt(1 + 2 * error / budget))
-    number("rate", rate, above=0.0)
+    rate = positive("rate", rate)
     if rate >= 2:
         raise SpiritlevelError(f"rate={shown(rate)}: give a number between 0 and 2")
     found = (error + budget / rate) / (1 - rate / 2)
-    more = {"rate": float(rate)}
     title = "PAC-Bayes, linear in the error"
-    return _bound("thiemann", title, found, error, kl, m, delta, index, more)
+    return _bound("thiemann", title, found, error, kl, m, delta, index, {"rate": rate})
 
 
 def catoni(
@@ -105,8 +104,8 @@ def catoni(
 
     For one rate, fixed before the examples are seen. Catoni 2007.
     """
-    _doors(error, kl, m, delta, index)
-    number("rate", rate, above=0.0)
+    error, kl, m, delta = _doors(error, kl, m, delta, index)
+    rate = positive("rate", rate)
     paid = (kl - math.log(_share(delta, index))) / m
     found = math.expm1(-rate * error - paid) / math.expm1(-rate)
     return Bound(
@@ -114,7 +113,7 @@ def catoni(
         "PAC-Bayes, a rate fixed in advance",
         found,
         OF,
-        _terms(error, kl, m, paid, index, {"rate": float(rate)}),
+        _terms(error, kl, m, paid, index, {"rate": rate}),
         delta,
         (*_premises(index), "the rate does not depend on these examples"),
         "Catoni 2007",
@@ -138,7 +137,7 @@ def dziugaite_roy(
     the square root is above 1 that is what they print, and no kl is inverted.
     """
     index = _index_of(scale, precision, largest)
-    _doors(error, kl, m, delta, index)
+    error, kl, m, delta = _doors(error, kl, m, delta, index)
     budget = (kl + math.log(m) - math.log(grid_share(delta, index))) / (m - 1)
     more = {"scale": float(scale), "square root": math.sqrt(budget / 2)}
     return Bound(
@@ -155,9 +154,8 @@ def dziugaite_roy(
 
 def grid_share(delta: float, index: int) -> float:
     """6 delta / (pi^2 index^2): what is left of delta for one of countably many, index >= 1."""
-    chance("delta", delta)
     number("index", index, 1, whole=True)
-    return 6 * delta / (math.pi * index) ** 2
+    return 6 * chance("delta", delta) / (math.pi * index) ** 2
 
 
 def on_grid(
@@ -168,13 +166,12 @@ def on_grid(
     Scales are standard deviations: sqrt(largest exp(-index / precision)), index >= 1.
     """
     index = max(1, round(_log_index(scale, precision, largest)))
-    return index, math.sqrt(largest) * math.exp(-index / (2 * precision))
+    return index, math.sqrt(largest) * math.exp(-index / (2 * float(precision)))
 
 
 def _log_index(scale: float, precision: float, largest: float) -> float:
-    for name, value in (("scale", scale), ("precision", precision), ("largest", largest)):
-        number(name, value, above=0.0)
-    return precision * (math.log(largest) - 2 * math.log(scale))
+    scale, largest = positive("scale", scale), positive("largest", largest)
+    return positive("precision", precision) * (math.log(largest) - 2 * math.log(scale))
 
 
 def _index_of(scale: float, precision: float, largest: float) -> int:
@@ -188,13 +185,13 @@ def _index_of(scale: float, precision: float, largest: float) -> int:
     return round(found)
 
 
-def _doors(error: float, kl: float, m: int, delta: float, index: int | None) -> None:
-    share("error", error)
-    divergence(kl)
-    examples(m)
-    chance("delta", delta)
+def _doors(
+    error: float, kl: float, m: int, delta: float, index: int | None
+) -> tuple[float, float, int, float]:
+    """Plain numbers, or a refusal."""
     if index is not None:
         number("index", index, 1, whole=True)
+    return share("error", error), divergence(kl), examples(m), chance("delta", delta)
 
 
 def _share(delta: float, index: int | None) -> float:
@@ -203,7 +200,7 @@ def _share(delta: float, index: int | None) -> float:
 
 def _budget(error: float, kl: float, m: int, delta: float, index: int | None) -> float:
     """How far kl(error, risk) can be: (KL + log(2 sqrt(m) / delta)) / m."""
-    _doors(error, kl, m, delta, index)
+    _, kl, m, delta = _doors(error, kl, m, delta, index)
     return (kl + math.log(2 * math.sqrt(m)) - math.log(_share(delta, index))) / m
 
 
@@ -244,4 +241,4 @@ def _bound(
         "quadratic": f"Rivasplata et al. 2019; Perez-Ortiz et al. 2021; {MAURER}",
         "thiemann": f"Thiemann et al. 2017; {MAURER}",
     }[name]
-    return Bound(name, title, float(value), OF, terms, delta, _premises(index), source)
+    return Bound(name, title, float(value), OF, terms, float(delta), _premises(index), source)

@@ -31,10 +31,9 @@ def drawn(*, error: float, draws: int, delta: float = 0.01) -> float:
     numbers in [0, 1] by Hoeffding 1963. Langford & Caruana 2002; Dziugaite & Roy 2017. From above
     alone log(1 / delta) would do.
     """
-    share("error", error)
+    error, delta = share("error", error), chance("delta", delta)
     number("draws", draws, 1, whole=True)
-    chance("delta", delta)
-    return kl_inverse(error, math.log(2 / delta) / draws)
+    return kl_inverse(error, math.log(2 / delta) / int(draws))
 
 
 def mean_above(values: Sequence[float] | np.ndarray, delta: float) -> float:
@@ -48,7 +47,7 @@ def mean_above(values: Sequence[float] | np.ndarray, delta: float) -> float:
     values' mean: a rare 1 could have been missed. Waudby-Smith & Ramdas 2024.
     """
     left = 1 - _values(values)
-    chance("delta", delta)
+    delta = chance("delta", delta)
     refused, u = math.inf, FARTHEST
     for _ in range(ROUNDS):
         wealth, slope = _log_wealth(left, u)

@@ -6,11 +6,12 @@ import math
 
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.bounds.asking import chance, examples, share
+from spiritlevel.bounds.asking import chance, examples, positive, share
 from spiritlevel.bounds.pacbayes import GRID, PREMISES, grid_share
 from spiritlevel.results.bound import Bound, Term
 
 FIXED = "sigma does not depend on these examples"
+ROUNDING = 1e-9  # of a difference of two means that is added to one of them
 
 
 def expected_sharpness(
@@ -30,12 +31,14 @@ def expected_sharpness(
     grid, delta is that entry's share. Neyshabur et al. 2017; the 4 is not needed for
     losses in [0, 1], where `mcallester` is the same with 1 / sqrt(2).
     """
-    _doors(error, sharpness, norm, sigma, m, delta)
+    error, m, delta = share("error", error), examples(m), chance("delta", delta)
+    sharpness, norm = _doors(error, sharpness, norm)
+    sigma = positive("sigma", sigma)
     left = delta if index is None else grid_share(delta, index)
     kl = (norm / sigma) ** 2 / 2
     capacity = 4 * math.sqrt((kl + math.log(2 * m) - math.log(left)) / m)
-    terms = {"error": float(error), "sharpness": float(sharpness), "kl": kl, "sigma": float(sigma)}
-    terms |= {"examples": int(m), "capacity": capacity}
+    terms = {"error": error, "sharpness": sharpness, "kl": kl, "sigma": sigma}
+    terms |= {"examples": m, "capacity": capacity}
     if index is not None:
         terms["index"] = int(index)
     return Bound(
@@ -50,15 +53,13 @@ def expected_sharpness(
     )
 
 
-def _doors(error: float, sharpness: float, norm: float, sigma: float, m: int, delta: float) -> None:
-    examples(m)
-    chance("delta", delta)
-    share("error", error)
+def _doors(error: float, sharpness: float, norm: float) -> tuple[float, float]:
     number("sharpness", sharpness)
     number("norm", norm, 0.0)
-    number("sigma", sigma, above=0.0)
-    if not 0 <= error + sharpness <= 1:
+    sharpness, norm = float(sharpness), float(norm)
+    if not -ROUNDING <= error + sharpness <= 1 + ROUNDING:
         raise SpiritlevelError(
             f"error + sharpness = {error + sharpness:g}: give a sharpness with which it is a mean "
             "loss in [0, 1]"
         )
+    return sharpness, norm

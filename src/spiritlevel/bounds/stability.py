@@ -9,7 +9,7 @@ from typing import Any
 
 from spiritlevel.base.doors import number, shown
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.bounds.asking import examples
+from spiritlevel.bounds.asking import examples, positive
 from spiritlevel.results.bound import Bound, Term
 
 OF = "mean gap between the loss on new examples and on those trained on"
@@ -35,7 +35,7 @@ def hardt_convex(
     For losses that are convex in the weights: of linear models. `largest` is the largest loss.
     """
     steps = _rates(rates)
-    _doors(m, lipschitz=lipschitz, smoothness=smoothness)
+    lipschitz, smoothness, m = _doors(lipschitz, smoothness, m)
     _slow_enough("rates", max(steps), 2 / smoothness, "2 / smoothness")
     terms = {"lipschitz": lipschitz, "smoothness": smoothness, "sum of rates": math.fsum(steps)}
     found = 2 * lipschitz**2 * math.fsum(steps) / m
@@ -57,8 +57,8 @@ def hardt_strongly_convex(
     For losses that are strongly convex in the weights, which are projected onto a bounded convex
     set after each step. `largest` is the largest loss.
     """
-    number("rate", rate, above=0.0)
-    _doors(m, lipschitz=lipschitz, smoothness=smoothness, convexity=convexity)
+    lipschitz, smoothness, m = _doors(lipschitz, smoothness, m)
+    rate, convexity = positive("rate", rate), positive("convexity", convexity)
     if convexity > smoothness:
         raise SpiritlevelError(
             f"convexity={shown(convexity)} is above smoothness={shown(smoothness)}, which no loss "
@@ -83,7 +83,7 @@ def hardt_nonconvex(
     the rates allow.
     """
     steps = _rates(rates)
-    _doors(m, lipschitz=lipschitz, smoothness=smoothness)
+    lipschitz, smoothness, m = _doors(lipschitz, smoothness, m)
     if any(later > sooner for sooner, later in itertools.pairwise(steps)):
         raise SpiritlevelError("rates rise: the bound is for rates that never do; give such")
     c = max(t * rate for t, rate in enumerate(steps, 1))
@@ -113,7 +113,7 @@ def _bound(
         title,
         value,
         OF,
-        (*made, Term("examples", int(m))),
+        (*made, Term("examples", m)),
         None,
         (*PREMISES, premise, "the gap is a mean over the draw of the examples and of SGD"),
         f"{REFERENCE}, {case} case",
@@ -121,10 +121,9 @@ def _bound(
     )
 
 
-def _doors(m: int, **positive: float) -> None:
-    examples(m)
-    for name, value in positive.items():
-        number(name, value, above=0.0)
+def _doors(lipschitz: float, smoothness: float, m: int) -> tuple[float, float, int]:
+    """Plain numbers, or a refusal."""
+    return positive("lipschitz", lipschitz), positive("smoothness", smoothness), examples(m)
 
 
 def _rates(rates: Any) -> list[float]:
@@ -134,9 +133,7 @@ def _rates(rates: Any) -> list[float]:
     found = list(rates)
     if not found:
         raise SpiritlevelError("rates is empty: give the rate of every step")
-    for one in found:
-        number("rates", one, above=0.0)
-    return [float(one) for one in found]
+    return [positive("rates", one) for one in found]
 
 
 def _slow_enough(name: str, rate: float, most: float, words: str) -> None:
