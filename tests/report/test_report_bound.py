@@ -62,7 +62,7 @@ def test_bars_are_as_long_as_their_numbers(browser: Browser, tmp_path: Path) -> 
     assert origin is not None
     with opened(browser, written(bounds, tmp_path)) as page:
         page.set_viewport_size(ViewportSize(width=1280, height=844))
-        for rung, name in zip(ladder(bounds), ("as they are", "rescaled"), strict=True):
+        for rung, name in zip(ladder(bounds), ("as trained", "rescaled"), strict=True):
             bar = f'.rung[data-point="{name}"]'
             widths = wide(page, f"{bar} .bar i")
             shares = [width / sum(widths) for width in widths]

@@ -55,7 +55,7 @@ def test_the_guarantee_is_the_first_sentence() -> None:
     )
     said = " ".join(FULL.sentences)
     assert "from 180.3 to 130.5 nats (nowhere on the orbit below 130.4): 28% of it" in said
-    assert "the bound is 25.8%" in said  # as the weights are
+    assert "the bound is 25.8%" in said  # as it was trained
     assert "err on 5.61 ± 0.02% of these examples, and on 7.12 ± 0.04% of the test" in said
     assert "3 of 8 bounds are vacuous" in said
 
@@ -65,12 +65,12 @@ def test_what_is_vacuous_guarantees_nothing() -> None:
     assert empty["maurer"].vacuous
     assert empty.headline.startswith("No guarantee: with probability 0.95 over the draw of")
     assert "is 1.000, and 1 is known without it" in empty.headline
-    assert "As the weights are, the bound is 100%." in empty.sentences[1]
+    assert "As it was trained, the bound is 100%." in empty.sentences[1]
 
 
 def test_other_sentences_where_the_orbit_does_nothing_or_was_not_asked() -> None:
     same = Bounds(bounded.rows(), bounded.origin(least=180.2999), bounded.TOLD)
-    assert same.sentences[1].startswith("No rescaling lowers the divergence of 180.3 nats")
+    assert same.sentences[1].startswith("Rescaling weights hardly lowers the divergence: 180.3 nats")
     rows = tuple(row for row in bounded.rows() if row.point == "here")
     plain = Bounds(rows, bounded.origin(least=None, lower_bound=None, test=None), bounded.TOLD)
     assert "at most 25.8% of new examples" in plain.headline

@@ -15,7 +15,7 @@ from spiritlevel.results.provenance import remarks
 from spiritlevel.results.scales import scale
 
 SHOWN = 24  # parameters that have a bar of their own; the others have one together
-NAMES = {"here": "as they are", "orbit": "rescaled", "balanced": "balanced"}
+NAMES = {"here": "as trained", "orbit": "rescaled", "balanced": "balanced"}
 
 
 def bounds_words(bounds: Bounds) -> Words:
@@ -54,7 +54,7 @@ def _keys(bounds: Bounds) -> list[Words]:
         number = "100%" if here.vacuous else percent_at_most(here.value)
         note = "the same posterior, the same predictions, not rescaled"
         keys.append(
-            {"label": "As the weights are", "number": number, "note": note, "kind": "moves"}
+            {"label": "As it was trained", "number": number, "note": note, "kind": "moves"}
         )
     keys.append(_measured("On these examples", origin.error))
     if origin.test is not None:

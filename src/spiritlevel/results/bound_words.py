@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 MAIN = "maurer"  # the tightest of those that follow from one event, of every point and posterior
 POINTS = {
-    "here": "the weights as they are",
+    "here": "the network as it is, or its posterior as it was trained",
     "orbit": "rescaled, with the same predictions, to where the divergence is least",
     "balanced": "rescaled, with the same predictions, to where the weights are smallest",
 }
-NEARLY = 1e-3  # relative: a divergence that rescaling lowers by less is not worth a sentence
+NEARLY = 5e-3  # relative: what rescaling takes away of a divergence rounds to 0% below
 
 
 def sentences(bounds: Bounds) -> tuple[str, ...]:
@@ -75,10 +75,13 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
     limit = origin.lower_bound
     nowhere = "" if limit is None else f" (nowhere on the orbit below {at_least(limit)})"
     if origin.kl - origin.least <= NEARLY * origin.kl:
-        return f"No rescaling lowers the divergence of {_nats(origin.kl)} nats{nowhere}."
+        return (
+            f"Rescaling weights hardly lowers the divergence: {_nats(origin.kl)} nats as trained, "
+            f"{_nats(origin.least)} at least{nowhere}."
+        )
     part = share((origin.kl - origin.least) / origin.kl)
     here = bounds.at(MAIN, "here")
-    plain = "" if here is None else f" As the weights are, the bound is {_worth(here)}."
+    plain = "" if here is None else f" As it was trained, the bound is {_worth(here)}."
     return (
         f"Rescaling weights lowers the divergence from {_nats(origin.kl)} to "
         f"{_nats(origin.least)} nats{nowhere}: {part} of it was coordinates.{plain}"
