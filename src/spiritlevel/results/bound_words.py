@@ -77,7 +77,7 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
     if origin.kl - origin.least <= NEARLY * origin.kl:
         return (
             f"Rescaling weights hardly lowers the divergence: {_nats(origin.kl)} nats as trained, "
-            f"{_nats(origin.least)} at least{nowhere}."
+            f"{_nats(origin.least)} where it is least{nowhere}."
         )
     part = share((origin.kl - origin.least) / origin.kl)
     here = bounds.at(MAIN, "here")
