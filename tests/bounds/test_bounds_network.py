@@ -104,6 +104,20 @@ def test_the_orbit_never_loosens(bounds: Bounds) -> None:
         assert moved.value <= plain.value
 
 
+def test_twins_start_alike_on_the_orbit(fitted: sl.Objective) -> None:
+    group = sl.symmetries(fitted)
+    twin = group.apply(fitted, group.random(3, scale=2.0))
+    recipe = Recipe(epochs=1, batch=500)
+
+    def first(objective: sl.Objective, orbit: bool) -> tuple[float, float]:
+        found = pac_bayes(objective, init=net(), orbit=orbit, draws=2, recipe=recipe)
+        assert found.origin is not None
+        return found.origin.steps[0].surrogate, found.origin.kl
+
+    assert first(twin, True) == pytest.approx(first(fitted, True), rel=0.02)
+    assert first(twin, False)[1] > 1.3 * first(fitted, False)[1]
+
+
 def test_coins_have_a_bound_that_says_nothing() -> None:
     train, _ = halves(random=True)
     objective = sl.Objective(net(), train, F.cross_entropy)
@@ -194,6 +208,22 @@ def test_an_interrupted_bound_goes_on_bit_for_bit(press: int, tmp_path: Path) ->
     path.write_bytes(b"no such thing")
     with pytest.raises(SpiritlevelError, match="is no checkpoint of pac_bayes"):
         pac_bayes(objective, checkpoint=path, **options)
+
+
+def test_networks_that_were_drawn_before_ctrl_c_have_a_bound(tmp_path: Path) -> None:
+    (x, y), _ = halves()
+    objective = sl.Objective(net().append(Pressing()), (x[:300], y[:300]), F.cross_entropy)
+    recipe = Recipe(epochs=1, batch=300)
+    options: dict[str, Any] = {"init": net(), "draws": 150, "recipe": recipe}
+    whole = pac_bayes(objective, **options)
+    path = tmp_path / "bound.safetensors"
+    Pressing.left = CHECKS + 8  # one step, five checks of the drawing, the second group of 64
+    part = pac_bayes(objective, checkpoint=path, **options)
+    assert part.provenance["interrupted"] == "64 of 150 networks were drawn"
+    assert part.origin is not None
+    assert part.origin.error.draws == 64
+    assert part["maurer"].value > whole["maurer"].value
+    assert pac_bayes(objective, checkpoint=path, **options).rows == whole.rows
 
 
 # What is refused ----------------------------------------------------------------------------------

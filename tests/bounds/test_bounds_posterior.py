@@ -182,6 +182,6 @@ def test_what_cannot_be_trained_is_refused() -> None:
     for field, value in {"momentum": 1.0, "rate": -1.0, "batch": 0, "start": 0.0}.items():
         with pytest.raises(SpiritlevelError, match=f"{field}="):
             Recipe(**{field: value})  # type: ignore[arg-type]
+    far = Recipe(epochs=30, rate=1e308, spread_rate=1e308)
     with pytest.raises(SpiritlevelError, match="left the finite numbers in epoch"):
-        far = Recipe(epochs=30, rate=1e308, spread_rate=1e308)
         trained_posterior(objective, right, right, cost=OfErrors(), recipe=far)

@@ -22,8 +22,8 @@ from spiritlevel.results.bound import Step
 from spiritlevel.training.checkpoints import named
 
 FORMAT = "spiritlevel bound 1"
-TENSORS = ("value", "first", "second", "total")
-NUMBERS = ("count", "step", "place", "price")
+TENSORS = ("value", "first", "second", "total", "count")
+NUMBERS = ("step", "place", "price")
 
 
 class Checkpoint:

@@ -269,7 +269,7 @@ class _Loop:
         spreads = slope * noise * spread + weight * (spread.square() / variance - 1)
         standing.moved(torch.stack([means, spreads]), self._rates(), run.recipe.momentum)
         standing.total += loss.detach().double() * count
-        standing.count += float(count)
+        standing.count += count
 
     def _rates(self) -> tuple[float, float]:
         recipe, total = self.run.recipe, self.run.epochs * self.run.data.steps
@@ -287,7 +287,7 @@ class _Loop:
 
     def _end_epoch(self) -> None:
         standing = self.standing
-        surrogate = float(standing.total) / standing.count
+        surrogate = float(standing.total / standing.count)
         if not math.isfinite(surrogate) or not standing.finite:
             raise SpiritlevelError(
                 f"the training of the {self.stage} left the finite numbers in epoch "

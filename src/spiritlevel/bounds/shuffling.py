@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.base.tensors import generator, map_tensors
+from spiritlevel.base.tensors import generator, leaves, map_tensors
 from spiritlevel.objective import Objective
 from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
@@ -33,6 +33,7 @@ class Shuffled:
                 yield self.parts[i]
             return
         order = torch.randperm(frozen.examples(self.whole), generator=draws)
+        order = order.to(next(leaves(self.whole)).device)  # once, and not for every batch
         for chosen in order.split(self.size)[start:]:
             yield taken(self.whole, chosen)
 

@@ -20,8 +20,8 @@ class Standing:
     value: Tensor
     first: Tensor
     second: Tensor
-    total: Tensor  # of the losses of the epoch under way
-    count: float = 0.0
+    total: Tensor  # of the losses of the epoch under way, and what they are averaged over: numbers
+    count: Tensor  # on the device, which nobody waits for
     step: int = 0  # steps made
     place: int = 0  # of them in the epoch under way
     price: float = 0.0  # of a nat, in this epoch
@@ -57,7 +57,8 @@ class Standing:
         """An epoch is done."""
         self.steps.append(told)
         self.total.zero_()
-        self.count, self.place = 0.0, 0
+        self.count.zero_()
+        self.place = 0
 
 
 def fresh(start: Gaussian, like: Tensor) -> Standing:
@@ -65,4 +66,5 @@ def fresh(start: Gaussian, like: Tensor) -> Standing:
     mean = start.mean.to(like)
     value = torch.stack([mean, start.spread.to(like).log().expand_as(mean)])
     zero = torch.zeros_like(value)
-    return Standing(value, zero, zero.clone(), torch.zeros((), dtype=torch.float64).to(like.device))
+    total = torch.zeros((), dtype=torch.float64, device=like.device)
+    return Standing(value, zero, zero.clone(), total, total.clone())
