@@ -25,13 +25,14 @@ from sweeping import parameters, shown, wrong
 
 # Records of what was found: the library makes them.
 RESULTS = set(
-    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group History Line Result "
-    "Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
+    "Audit Bound Bounds Certificate Claim Claims Comparison Estimate Finding Forecast Group History "
+    "Line Result Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
     "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
     "orbit.Representative "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
+    "bounds.Description bounds.FlatBox bounds.LeastDivergence bounds.Stability "
     "training.Wrapping training.discrete.Instance training.discrete.Searched "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
 )
@@ -75,7 +76,7 @@ SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) 
 NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking Line Surface Spectra History"
+    "Ranking Line Surface Spectra History Bounds"
 ).split()
 
 

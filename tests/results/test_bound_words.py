@@ -17,6 +17,7 @@ import spiritlevel as sl
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most
 from spiritlevel.bounds.binary import kl_inverse
 from spiritlevel.results.bound import Bounds, Row
+from spiritlevel.results.bound_words import main_at
 from spiritlevel.results.grid import cells
 from spiritlevel.results.ladder import STEPS, ladder
 
@@ -46,7 +47,7 @@ def test_what_is_not_finite_keeps_its_name() -> None:
 
 
 def test_the_guarantee_is_the_first_sentence() -> None:
-    least = FULL.at("maurer", "orbit")
+    least = main_at(FULL, "orbit")
     assert least is not None
     assert FULL["maurer"] is least
     assert FULL.headline == (
@@ -76,6 +77,12 @@ def test_other_sentences_where_the_orbit_does_nothing_or_was_not_asked() -> None
     assert "at most 25.8% of new examples" in plain.headline
     assert not re.search("escaling|test examples", " ".join(plain.sentences))
     assert len(ladder(plain)) == 1
+
+
+def test_a_prior_that_saw_examples_is_where_the_posterior_comes_from() -> None:
+    half = Bounds(bounded.rows(), bounded.origin(examples=700), bounded.TOLD)
+    assert (half.informed, FULL.informed) == (True, False)
+    assert "the 700 examples, networks drawn from its posterior err on" in half.headline
 
 
 def test_sentences_without_a_posterior() -> None:

@@ -35,6 +35,11 @@ def legend(bounds: Bounds) -> list[str]:
     return [f"{point}: {POINTS[point]}" for point in points if point in POINTS]
 
 
+def main_at(bounds: Bounds, point: str) -> Bound | None:
+    """The main bound at a point, if there is one."""
+    return next((r.bound for r in bounds.rows if (r.name, r.point) == (MAIN, point)), None)
+
+
 def surely(delta: float | None) -> str:
     """The share of all draws of the data for which it holds."""
     return "" if delta is None else f"with probability {1 - delta:.6g}"
@@ -46,14 +51,16 @@ def _guarantee(bounds: Bounds) -> str:
         return _of_rows(bounds)
     bound = main.bound
     over = f"over the draw of the {origin.examples:,} examples"
+    who = (
+        "networks drawn from its posterior" if bounds.informed else "networks drawn around this one"
+    )
     if bound.vacuous:
         return (
-            f"No guarantee: {surely(bound.delta)} {over}, the bound on the error of networks "
-            f"drawn around this one is {at_most(bound.value)}, and {bound.trivial:g} is known "
-            "without it."
+            f"No guarantee: {surely(bound.delta)} {over}, the bound on the error of {who} is "
+            f"{at_most(bound.value)}, and {bound.trivial:g} is known without it."
         )
     return (
-        f"{_capital(surely(bound.delta))} {over}, networks drawn around this one err on at most "
+        f"{_capital(surely(bound.delta))} {over}, {who} err on at most "
         f"{percent_at_most(bound.value)} of new examples."
     )
 
@@ -80,7 +87,7 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
             f"{_nats(origin.least)} where it is least{nowhere}."
         )
     part = share((origin.kl - origin.least) / origin.kl)
-    here = bounds.at(MAIN, "here")
+    here = main_at(bounds, "here")
     plain = "" if here is None else f" As it was trained, the bound is {_worth(here)}."
     return (
         f"Rescaling weights lowers the divergence from {_nats(origin.kl)} to "
