@@ -308,7 +308,7 @@ def _of_bounds() -> Calls:
     around = sl.bounds.Gaussian(net.vector, torch.full_like(net.vector, 0.1))
     few = {"init": net.vector * 0.5, "epochs": 1, "draws": 3}
     functions = {
-        **{name: pac for name in ("maurer", "mcallester", "quadratic", "thiemann")},
+        **dict.fromkeys(("maurer", "mcallester", "quadratic", "thiemann"), pac),
         "catoni": {**pac, "rate": 1.0},
         "dziugaite_roy": {**pac, "scale": sl.bounds.on_grid(0.1)[1]},
         "grid_share": {"delta": 0.05, "index": 3},
@@ -335,7 +335,7 @@ def _of_bounds() -> Calls:
         "survey": {**few, "only": ["vc"], "checkpoint": None},
         "bits_back": few,
         "flat_box": {**few, "draws": 3},
-        "stability": {"pairs": 1, "steps": 2},
+        "stability": {"pairs": 2, "steps": 2},
     }
     functions["flat_box"].pop("epochs")
     return {

@@ -71,7 +71,7 @@ def test_what_is_vacuous_guarantees_nothing() -> None:
 
 def test_other_sentences_where_the_orbit_does_nothing_or_was_not_asked() -> None:
     same = Bounds(bounded.rows(), bounded.origin(least=180.2999), bounded.TOLD)
-    assert same.sentences[1].startswith("Rescaling weights hardly lowers the divergence: 180.3 nats")
+    assert same.sentences[1].startswith("Rescaling weights hardly lowers the divergence: 180.3")
     rows = tuple(row for row in bounded.rows() if row.point == "here")
     plain = Bounds(rows, bounded.origin(least=None, lower_bound=None, test=None), bounded.TOLD)
     assert "at most 25.8% of new examples" in plain.headline
