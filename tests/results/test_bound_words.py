@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -147,14 +148,15 @@ def test_it_is_asked_by_name() -> None:
 
 def test_every_bound_is_drawn(tmp_path: Path) -> None:
     figure = FULL.plot(tmp_path / "bounds.svg")
-    rows, steps, parts = figure.axes
+    axes: list[Any] = figure.axes
+    rows, steps, parts = axes
     assert [dot.get_xdata()[0] for dot in rows.lines[1:]] == [row.bound.value for row in FULL]
     hollow = [dot.get_markerfacecolor() == "none" for dot in rows.lines[1:]]
     assert hollow == [row.bound.vacuous for row in FULL]
     widths = [patch.get_width() for patch in steps.patches]
     assert widths == pytest.approx([part for rung in ladder(FULL) for part in rung.parts])
     assert sorted(p.get_width() for p in parts.patches) == sorted(
-        value for part in bounded.origin().parts for value in (part.kl, part.least)
+        value for part in bounded.origin().parts for value in (part.kl, part.least or 0.0)
     )
     alone = Bounds((Row("here", replace(FULL["vc"], value=math.inf)),), None, bounded.TOLD)
     assert len(alone.plot().axes) == 1
