@@ -71,7 +71,8 @@ def test_the_digits_have_a_bound_that_says_something(bounds: Bounds) -> None:
 
 
 def test_the_bound_is_maurers_at_the_numbers_that_it_tells(bounds: Bounds) -> None:
-    best, origin = bounds["maurer"], bounds.origin
+    best, origin = bounds.rows[0].bound, bounds.origin
+    assert (best.name, bounds.rows[0].point) == ("maurer", "here")
     assert origin is not None
     index = -PRECISION * math.log(origin.prior_scale**2 / LARGEST)
     assert index == pytest.approx(round(index), abs=1e-3)

@@ -6,6 +6,7 @@ One valid call of each is written down in calling.py; the wrong ones are made fr
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable
@@ -25,13 +26,15 @@ from sweeping import parameters, shown, wrong
 
 # Records of what was found: the library makes them.
 RESULTS = set(
-    "Audit Certificate Claim Claims Comparison Estimate Finding Forecast Group History Line Result "
-    "Spectra SpiritlevelError Status Surface Table landscape.Alignment coordinates.HessianLaw "
+    "Audit Bound Bounds Certificate Claim Claims Comparison Estimate Finding Forecast Group "
+    "History Line Result Spectra SpiritlevelError Status Surface Table landscape.Alignment "
+    "coordinates.HessianLaw "
     "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
     "orbit.Representative "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
+    "bounds.Description bounds.FlatBox bounds.LeastDivergence bounds.Stability "
     "training.Wrapping training.discrete.Instance training.discrete.Searched "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
 )
@@ -65,6 +68,27 @@ RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {
         }.items()
         for argument in arguments.split()
     },
+    **{
+        (f"bounds.{name}", argument): lambda v: type(v) in (int, float) and v in (0, math.inf)
+        for name, arguments in {
+            **dict.fromkeys("maurer mcallester quadratic thiemann".split(), "error kl"),
+            **dict.fromkeys("catoni dziugaite_roy".split(), "error kl"),
+            **dict.fromkeys("drawn vc path spectral_margin spectral_frobenius".split(), "error"),
+            **dict.fromkeys("kl_inverse kl_inverse_below".split(), "error budget"),
+            **dict.fromkeys("hardt_convex hardt_strongly_convex".split(), "largest"),
+            **dict.fromkeys("pac_bayes survey".split(), "share epochs"),
+            "Recipe": "epochs rate spread_rate momentum last prior_rate informed_rate",
+            "bits_back": "epochs",
+            "expected_sharpness": "error norm sharpness",
+            "kl": "q p",
+            "occam": "error nats",
+        }.items()
+        for argument in arguments.split()
+    },
+    **{
+        (f"bounds.{name}", "checkpoint"): lambda v: isinstance(v, str) and bool(v)
+        for name in ("pac_bayes", "survey")
+    },
     ("training.SAM", "norm"): lambda v: type(v) is float and v == float("inf"),
     ("training.fit", "checkpoint"): lambda v: isinstance(v, str) and bool(v),
     # told by the library
@@ -75,7 +99,7 @@ SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) 
 NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking Line Surface Spectra History"
+    "Ranking Line Surface Spectra History Bounds"
 ).split()
 
 
@@ -136,7 +160,7 @@ def test_little_is_left_out() -> None:
     # true or false, as everything is
     assert left == {
         *"absolute audit certify figures fold is_sharpness keep_count psd replace".split(),
-        *"represented way align layers watch least orbit schedule sync".split(),
+        *"represented way align layers watch least orbit schedule sync test".split(),
     }
 
 

@@ -200,6 +200,12 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "spectra": lambda m: sl.landscape.spectra(part(m), probes=2, steps=3, top=2),
     "convexity": lambda m: sl.landscape.convexity(part(m), steps=3),
     "watch": lambda m: sl.training.Watch(part(m), ["hessian_trace"], **ROUGH).look(m, step=0),
+    "survey": lambda m: sl.bounds.survey(
+        objective(m), init=m, only="pac_bayes", epochs=1, draws=2, orbit=True
+    ),
+    "bits back": lambda m: sl.bounds.bits_back(objective(m), init=m, epochs=1, draws=2, orbit=True),
+    "flat box": lambda m: sl.bounds.flat_box(objective(m), init=m, draws=2),
+    "stability": lambda m: sl.bounds.stability(objective(m), pairs=2, steps=1),
     "representative": lambda m: sl.orbit.representative(objective(m)),
     "supremum": lambda m: sl.orbit.supremum(part(m), target=1e3),
     "search": lambda m: sl.orbit.search(objective(m), None, lambda o: o.vector.norm()),
@@ -308,8 +314,10 @@ def test_every_public_function_is_tried() -> None:
             "Surface",
             "Spectra",
             "History",
+            "Bound",
+            "Bounds",
         ),  # made of plain data
-        *("landscape", "training"),  # their functions are tried by their own names
+        *("bounds", "landscape", "training"),  # their functions are tried by their own names
     }
     assert set(sl.__all__) - data <= set(CALLS)
 

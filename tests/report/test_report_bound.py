@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
@@ -62,7 +63,7 @@ def test_bars_are_as_long_as_their_numbers(browser: Browser, tmp_path: Path) -> 
     assert origin is not None
     with opened(browser, written(bounds, tmp_path)) as page:
         page.set_viewport_size(ViewportSize(width=1280, height=844))
-        for rung, name in zip(ladder(bounds), ("as they are", "rescaled"), strict=True):
+        for rung, name in zip(ladder(bounds), ("as trained", "rescaled"), strict=True):
             bar = f'.rung[data-point="{name}"]'
             widths = wide(page, f"{bar} .bar i")
             shares = [width / sum(widths) for width in widths]
@@ -115,7 +116,7 @@ PAGES = {
 }
 
 
-def replace_told(**more: str) -> dict[str, str]:
+def replace_told(**more: str) -> Any:
     return {**bounded.TOLD, **more}
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ import spiritlevel as sl
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most
 from spiritlevel.bounds.binary import kl_inverse
 from spiritlevel.results.bound import Bounds, Row
+from spiritlevel.results.bound_words import main_at
 from spiritlevel.results.grid import cells
 from spiritlevel.results.ladder import STEPS, ladder
 
@@ -46,7 +48,7 @@ def test_what_is_not_finite_keeps_its_name() -> None:
 
 
 def test_the_guarantee_is_the_first_sentence() -> None:
-    least = FULL.at("maurer", "orbit")
+    least = main_at(FULL, "orbit")
     assert least is not None
     assert FULL["maurer"] is least
     assert FULL.headline == (
@@ -55,8 +57,8 @@ def test_the_guarantee_is_the_first_sentence() -> None:
     )
     said = " ".join(FULL.sentences)
     assert "from 180.3 to 130.5 nats (nowhere on the orbit below 130.4): 28% of it" in said
-    assert "the bound is 25.8%" in said  # as the weights are
-    assert "err on 5.61 ± 0.02% of the training examples, and on 7.12 ± 0.04% of the test" in said
+    assert "the bound is 25.8%" in said  # as it was trained
+    assert "err on 5.61 ± 0.02% of these examples, and on 7.12 ± 0.04% of the test" in said
     assert "3 of 8 bounds are vacuous" in said
 
 
@@ -65,17 +67,23 @@ def test_what_is_vacuous_guarantees_nothing() -> None:
     assert empty["maurer"].vacuous
     assert empty.headline.startswith("No guarantee: with probability 0.95 over the draw of")
     assert "is 1.000, and 1 is known without it" in empty.headline
-    assert "As the weights are, the bound is 100%." in empty.sentences[1]
+    assert "As it was trained, the bound is 100%." in empty.sentences[1]
 
 
 def test_other_sentences_where_the_orbit_does_nothing_or_was_not_asked() -> None:
     same = Bounds(bounded.rows(), bounded.origin(least=180.2999), bounded.TOLD)
-    assert same.sentences[1].startswith("No rescaling lowers the divergence of 180.3 nats")
+    assert same.sentences[1].startswith("Rescaling weights hardly lowers the divergence: 180.3")
     rows = tuple(row for row in bounded.rows() if row.point == "here")
     plain = Bounds(rows, bounded.origin(least=None, lower_bound=None, test=None), bounded.TOLD)
     assert "at most 25.8% of new examples" in plain.headline
     assert not re.search("escaling|test examples", " ".join(plain.sentences))
     assert len(ladder(plain)) == 1
+
+
+def test_a_prior_that_saw_examples_is_where_the_posterior_comes_from() -> None:
+    half = Bounds(bounded.rows(), bounded.origin(examples=700), bounded.TOLD)
+    assert (half.informed, FULL.informed) == (True, False)
+    assert "the 700 examples, networks drawn from its posterior err on" in half.headline
 
 
 def test_sentences_without_a_posterior() -> None:
@@ -113,7 +121,7 @@ def test_vacuous_rows_are_grey_and_say_so() -> None:
     titles = [line[0].text.strip() for line in lines]
     assert titles[:3] == ["PAC-Bayes, kl inverted", "", "PAC-Bayes, square root"]
     # however the rows come, the points of one bound stand under each other
-    mixed = replace(FULL, rows=tuple(sorted(FULL.rows, key=lambda row: row.point)))
+    mixed = replace(FULL, rows=tuple(sorted(FULL.rows, key=lambda row: row.point != "here")))
     shown = [line for line in mixed.grid().rows if len(line) > 1]
     assert {(a.text, b.text) for a, b, *_ in shown} == {
         (line[0].text, line[1].text) for line in lines
@@ -140,14 +148,15 @@ def test_it_is_asked_by_name() -> None:
 
 def test_every_bound_is_drawn(tmp_path: Path) -> None:
     figure = FULL.plot(tmp_path / "bounds.svg")
-    rows, steps, parts = figure.axes
+    axes: list[Any] = figure.axes
+    rows, steps, parts = axes
     assert [dot.get_xdata()[0] for dot in rows.lines[1:]] == [row.bound.value for row in FULL]
     hollow = [dot.get_markerfacecolor() == "none" for dot in rows.lines[1:]]
     assert hollow == [row.bound.vacuous for row in FULL]
     widths = [patch.get_width() for patch in steps.patches]
     assert widths == pytest.approx([part for rung in ladder(FULL) for part in rung.parts])
     assert sorted(p.get_width() for p in parts.patches) == sorted(
-        value for part in bounded.origin().parts for value in (part.kl, part.least)
+        value for part in bounded.origin().parts for value in (part.kl, part.least or 0.0)
     )
     alone = Bounds((Row("here", replace(FULL["vc"], value=math.inf)),), None, bounded.TOLD)
     assert len(alone.plot().axes) == 1

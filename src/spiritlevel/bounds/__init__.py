@@ -24,12 +24,9 @@ from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
 
-# functions with the names of files come last: the name is then that of the function
-from spiritlevel.bounds.pairs import Stability, stability  # isort: skip
-from spiritlevel.bounds.survey import survey  # isort: skip
-
 __all__ = [
     "Description",
+    "FlatBox",
     "Gaussian",
     "LeastDivergence",
     "Recipe",
@@ -61,7 +58,6 @@ __all__ = [
     "stability",
     "survey",
     "thiemann",
-    "trained_posterior",
     "vc",
     "vc_dimension",
 ]

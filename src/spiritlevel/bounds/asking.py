@@ -36,9 +36,14 @@ def examples(m: Any, name: str = "m") -> int:
 
 def divergence(kl: Any, name: str = "kl") -> float:
     """Refuse what is negative or no number; infinity is a divergence."""
-    if kl != math.inf:
+    if not endless(kl):
         number(name, kl, 0.0)
     return float(kl)
+
+
+def endless(value: Any) -> bool:
+    """Whether it is infinity; tensors are compared one by one."""
+    return isinstance(value, float) and value == math.inf
 
 
 def positive(name: str, value: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spiritlevel.base.doors import number
-from spiritlevel.bounds.asking import share
+from spiritlevel.bounds.asking import endless, share
 
 SERIES = 1e-2  # below, x - log(1 + x) is summed term by term: the difference loses its digits
 ROUNDS = 200  # of Newton's method, which ends when it no longer falls
@@ -79,5 +79,5 @@ def _beyond_linear(a: float, b: float) -> float:
 
 def _size(name: str, value: float) -> None:
     """Refuse what is negative; infinity is a size."""
-    if value != math.inf:
+    if not endless(value):
         number(name, value, 0.0)

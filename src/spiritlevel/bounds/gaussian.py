@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensor_doors import tensor
 
@@ -21,7 +22,8 @@ class Gaussian:
     spread: Tensor  # standard deviations
 
     def __post_init__(self) -> None:
-        tensor("mean", self.mean, len(self.mean) if self.mean.ndim else 1)
+        tensor("mean", self.mean, None)
+        a("spread", self.spread, Tensor, "standard deviations as a tensor")
         if self.spread.shape not in (self.mean.shape, ()):
             raise SpiritlevelError(
                 f"spread has the shape {tuple(self.spread.shape)}; give a standard deviation for "

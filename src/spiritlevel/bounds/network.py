@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from spiritlevel.base.doors import number, one_of
+from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
@@ -27,6 +27,7 @@ from spiritlevel.results.bound import Bounds, Drawn, Origin, Part, Row
 from spiritlevel.results.loop import Done
 from spiritlevel.results.provenance import provenance
 from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.training.checkpoints import named
 
 FEW = 100  # networks that are drawn where Ctrl-C ended the training
 
@@ -61,9 +62,10 @@ def pac_bayes(
     - `checkpoint`: a file that the same call goes on from, bit for bit on a CPU. Ctrl-C keeps what
       is done: any posterior has a bound.
     """
-    _refuse(objective, prior, share, draws, delta, seed, orbit)
-    chosen = recipe or Recipe()
-    chosen = chosen if epochs is None else replace(chosen, epochs=epochs)
+    only_objectives(objective)
+    chosen = chosen_recipe(recipe, epochs)
+    refuse_asked(prior, share, draws, delta, seed, orbit, checkpoint)
+    _refuse_dependent(objective)
     asked = _Asked(prior, float(share), bool(orbit), int(draws), float(delta), int(seed), chosen)
     begin = time.perf_counter()
     objective = priors.undisturbed(objective, init)
@@ -111,10 +113,17 @@ class _Ended:
     least_index: int | None = None
 
 
-def _refuse(
-    objective: Any, prior: Any, share: Any, draws: Any, delta: Any, seed: Any, orbit: Any
+def chosen_recipe(recipe: Recipe | None, epochs: int | None) -> Recipe:
+    """The recipe with the epochs that are asked for."""
+    a("recipe", recipe, (Recipe, type(None)), "a Recipe")
+    found = Recipe() if recipe is None else recipe
+    return found if epochs is None else replace(found, epochs=epochs)
+
+
+def refuse_asked(
+    prior: Any, share: Any, draws: Any, delta: Any, seed: Any, orbit: Any, checkpoint: Any
 ) -> None:
-    only_objectives(objective)
+    """Refuse what no posterior can be trained and bounded with."""
     one_of("prior", prior, ("init", "zero"))
     one_of("orbit", orbit, (True, False))
     number("share", share, 0.0)
@@ -123,7 +132,7 @@ def _refuse(
     number("draws", draws, 1, whole=True)
     asking.chance("delta", delta)
     seeded(seed)
-    _refuse_dependent(objective)
+    named(checkpoint)
 
 
 def _refuse_dependent(objective: Objective) -> None:

@@ -187,6 +187,9 @@ def _asked(
     a("posterior", posterior, Gaussian, "a Gaussian over the parameters")
     a("prior", prior, Gaussian, "a Gaussian over the parameters")
     a("group", group, Group, "a Group, such as symmetries(objective)")
+    a("shapes", shapes, Mapping, "the shapes of the parameters by name, objective.shapes")
+    if not all(isinstance(shape, torch.Size) for shape in shapes.values()):
+        raise SpiritlevelError("shapes holds what is no shape; give objective.shapes")
     size = sum(shape.numel() for shape in shapes.values())
     for name, one in (("posterior", posterior), ("prior", prior)):
         if len(one.mean) != size:

@@ -50,7 +50,8 @@ def mcallester(
 
     McAllester 1999 with the constant of Maurer 2004.
     """
-    found = float(error) + math.sqrt(_budget(error, kl, m, delta, index) / 2)
+    half = _budget(error, kl, m, delta, index) / 2
+    found = float(error) + math.sqrt(half)
     return _bound("mcallester", "PAC-Bayes, square root", found, error, kl, m, delta, index)
 
 

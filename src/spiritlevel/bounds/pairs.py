@@ -18,7 +18,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.interrupts import patient_interrupts
 from spiritlevel.base.progress import bar
-from spiritlevel.base.scope import differentiable
+from spiritlevel.base.scope import differentiable, set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import generator, map_tensors
 from spiritlevel.bounds.affine import Constants, constants
@@ -89,6 +89,7 @@ class Stability:
         return "\n".join([*lines, *([f"interrupted: {self.interrupted}"] * bool(self.interrupted))])
 
 
+@set_apart()
 def stability(
     objective: Objective,
     *,

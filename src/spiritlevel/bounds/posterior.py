@@ -61,7 +61,7 @@ class Recipe:
     epochs: int | None = None  # None: 40, or as many as 8,000 steps take
     batch: int | None = None  # None: a 64th of the examples, from 128 to 1,024
     rate: float = 0.05
-    spread_rate: float = 2e-2
+    spread_rate: float = 3e-2
     momentum: float = 0.9
     last: float = 0.02
     start: float = 0.3  # spread at the start, in root mean squares of each parameter tensor
@@ -80,7 +80,6 @@ class Recipe:
         for name in ("momentum", "last"):
             if getattr(self, name) > 1 or self.momentum == 1:
                 raise SpiritlevelError(f"{name}={getattr(self, name)}: give a share below 1")
-
 
     def size(self, examples: int) -> int:
         """Of the batches."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from spiritlevel.base.doors import number, shown
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.bounds.asking import examples, positive
+from spiritlevel.bounds.asking import endless, examples, positive
 from spiritlevel.results.bound import Bound, Term
 
 OF = "mean gap between the loss on new examples and on those trained on"
@@ -105,7 +105,7 @@ def _bound(
     case: str,
     largest: float,
 ) -> Bound:
-    if largest != math.inf:
+    if not endless(largest):
         number("largest", largest, above=0.0)
     made = tuple(Term(n, float(v)) for n, v in terms.items())
     return Bound(

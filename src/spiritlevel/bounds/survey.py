@@ -15,14 +15,12 @@ from torch import Tensor
 from spiritlevel.base.doors import names as listed
 from spiritlevel.base.doors import number, one_of
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import Chain, chain, sizes
-from spiritlevel.bounds.asking import chance
 from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.fitted import decisions
-from spiritlevel.bounds.network import pac_bayes
+from spiritlevel.bounds.network import chosen_recipe, pac_bayes, refuse_asked
 from spiritlevel.bounds.noisy import noisy
 from spiritlevel.bounds.rounding import written
 from spiritlevel.measures.given import Given, before_training
@@ -61,13 +59,18 @@ def survey(
     Interrupted, it returns the bounds that are done.
     """
     only_objectives(objective)
-    chosen = _chosen(only, delta, seed, radius, orbit)
+    chosen = _chosen(only, radius)
+    chosen_recipe(None, epochs)
+    centre = ("zero" if init is None else "init") if prior is None else prior
+    refuse_asked(centre, share, 1 if draws is None else draws, delta, seed, orbit, checkpoint)
     given = None if init is None else before_training(objective, init)
     options = {"delta": delta, "seed": seed}
-    centre = prior or ("zero" if init is None else "init")
-    more = {"test": test, "epochs": epochs, "draws": draws, "prior": centre}
-    more |= {"share": share, "checkpoint": checkpoint}
-    asked = _Asked(objective, init, given, radius, orbit, options, more)
+    more = {"test": test, "epochs": epochs, "draws": draws}
+    more |= {"prior": centre, "share": share, "checkpoint": checkpoint}
+    return _surveyed(_Asked(objective, init, given, radius, orbit, options, more), chosen)
+
+
+def _surveyed(asked: _Asked, chosen: list[str]) -> Bounds:
     begin = time.perf_counter()
     done = one_by_one(
         chosen,
@@ -80,13 +83,10 @@ def survey(
     return _bounds(asked, done.require(), begin)
 
 
-def _chosen(only: Any, delta: Any, seed: Any, radius: Any, orbit: Any) -> list[str]:
+def _chosen(only: Any, radius: Any) -> list[str]:
     """The names that are asked for, in order; refuses what nothing can be asked with."""
-    chance("delta", delta)
-    seeded(seed)
     if radius is not None:
         number("radius", radius, above=0.0)
-    one_of("orbit", orbit, (True, False))
     found = list(BOUNDS) if only is None else listed("only", only)
     for name in found:
         one_of("only", name, BOUNDS)

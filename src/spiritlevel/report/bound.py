@@ -9,13 +9,13 @@ from typing import Any
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most, short_power
 from spiritlevel.report.pictures import Words, short
 from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row, grouped
-from spiritlevel.results.bound_words import MAIN, POINTS, surely
+from spiritlevel.results.bound_words import POINTS, main_at, surely
 from spiritlevel.results.ladder import STEPS, Rung, ladder
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.scales import scale
 
 SHOWN = 24  # parameters that have a bar of their own; the others have one together
-NAMES = {"here": "as they are", "orbit": "rescaled", "balanced": "balanced"}
+NAMES = {"here": "as trained", "orbit": "rescaled", "balanced": "balanced"}
 
 
 def bounds_words(bounds: Bounds) -> Words:
@@ -26,6 +26,7 @@ def bounds_words(bounds: Bounds) -> Words:
         "interrupted": bounds.provenance["interrupted"],
         "keys": _keys(bounds),
         "said": bounds.sentences[1:],
+        "informed": bounds.informed,
         "ladder": None if origin is None else _ladder(bounds, origin),
         "split": None if origin is None else _split(origin),
         "kinds": [
@@ -49,32 +50,31 @@ def _keys(bounds: Bounds) -> list[Words]:
     if origin is None or main is None:
         return []
     keys = [_guarantee(main.bound)]
-    here = bounds.at(MAIN, "here")
-    if here is not None and main.point != "here":
-        number = "100%" if here.vacuous else percent_at_most(here.value)
+    here = main_at(bounds, "here")
+    number = "" if here is None else _worth(here)
+    if here is not None and number != _worth(main.bound):
         note = "the same posterior, the same predictions, not rescaled"
-        keys.append(
-            {"label": "As the weights are", "number": number, "note": note, "kind": "moves"}
-        )
-    keys.append(_measured("On the training examples", origin.error))
+        keys.append({"label": "As it was trained", "number": number, "note": note, "kind": "moves"})
+    keys.append(_measured("On these examples", origin.error))
     if origin.test is not None:
         keys.append(_measured("On the test examples", origin.test))
     return keys
 
 
+def _worth(bound: Bound) -> str:
+    return "100%" if bound.vacuous else percent_at_most(bound.value)
+
+
 def _guarantee(bound: Bound) -> Words:
     note = f"of new examples, {surely(bound.delta)}"
-    if bound.vacuous:
-        label, number, kind = "No guarantee", "100%", "broken"
-    else:
-        label, number, kind = "Guaranteed: at most", percent_at_most(bound.value), "stays"
-    return {"label": label, "number": number, "note": note, "kind": kind}
+    label, kind = ("No guarantee", "broken") if bound.vacuous else ("Guaranteed: at most", "stays")
+    return {"label": label, "number": _worth(bound), "note": note, "kind": kind}
 
 
 def _measured(label: str, drawn: Drawn) -> Words:
-    width = f" ± {100 * drawn.stderr:.1g}" if drawn.stderr else ""
+    width = f" ± {100 * drawn.stderr:.2f}" if drawn.stderr >= 5e-5 else ""
     note = f"measured{width}, {drawn.draws:,} networks drawn"
-    return {"label": label, "number": f"{100 * drawn.error:.3g}%", "note": note, "kind": "still"}
+    return {"label": label, "number": f"{100 * drawn.error:.2f}%", "note": note, "kind": "still"}
 
 
 # From the error that was measured to the bound ---------------------------------------------------
@@ -101,7 +101,7 @@ def _bar(rung: Rung, top: float) -> Words:
     return {
         "point": NAMES.get(rung.point, rung.point),
         "parts": parts,
-        "total": "100%" if rung.bound.vacuous else percent_at_most(rung.bound.value),
+        "total": _worth(rung.bound),
     }
 
 

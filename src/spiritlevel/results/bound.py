@@ -156,15 +156,17 @@ class Bounds(Picture, Result, kind="bounds", schema=1):
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def at(self, name: str, point: str) -> Bound | None:
-        """The bound of this name at a point, if there is one."""
-        return next((r.bound for r in self.rows if (r.name, r.point) == (name, point)), None)
-
     @property
     def main(self) -> Row | None:
         """The guarantee of networks that are drawn, where it is least."""
         known = [row for row in self.rows if row.name == MAIN] if self.origin else []
         return min(known, key=lambda row: row.bound.value, default=None)
+
+    @property
+    def informed(self) -> bool:
+        """Whether some of the examples went into the prior: the posterior then starts there."""
+        known = self.origin
+        return known is not None and known.examples < self.provenance["examples"]
 
     # What it says -----------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 MAIN = "maurer"  # the tightest of those that follow from one event, of every point and posterior
 POINTS = {
-    "here": "the weights as they are",
+    "here": "the network as it is, or its posterior as it was trained",
     "orbit": "rescaled, with the same predictions, to where the divergence is least",
     "balanced": "rescaled, with the same predictions, to where the weights are smallest",
 }
-NEARLY = 1e-3  # relative: a divergence that rescaling lowers by less is not worth a sentence
+NEARLY = 5e-3  # relative: what rescaling takes away of a divergence rounds to 0% below
 
 
 def sentences(bounds: Bounds) -> tuple[str, ...]:
@@ -35,6 +35,11 @@ def legend(bounds: Bounds) -> list[str]:
     return [f"{point}: {POINTS[point]}" for point in points if point in POINTS]
 
 
+def main_at(bounds: Bounds, point: str) -> Bound | None:
+    """The main bound at a point, if there is one."""
+    return next((r.bound for r in bounds.rows if (r.name, r.point) == (MAIN, point)), None)
+
+
 def surely(delta: float | None) -> str:
     """The share of all draws of the data for which it holds."""
     return "" if delta is None else f"with probability {1 - delta:.6g}"
@@ -46,14 +51,16 @@ def _guarantee(bounds: Bounds) -> str:
         return _of_rows(bounds)
     bound = main.bound
     over = f"over the draw of the {origin.examples:,} examples"
+    who = (
+        "networks drawn from its posterior" if bounds.informed else "networks drawn around this one"
+    )
     if bound.vacuous:
         return (
-            f"No guarantee: {surely(bound.delta)} {over}, the bound on the error of networks "
-            f"drawn around this one is {at_most(bound.value)}, and {bound.trivial:g} is known "
-            "without it."
+            f"No guarantee: {surely(bound.delta)} {over}, the bound on the error of {who} is "
+            f"{at_most(bound.value)}, and {bound.trivial:g} is known without it."
         )
     return (
-        f"{_capital(surely(bound.delta))} {over}, networks drawn around this one err on at most "
+        f"{_capital(surely(bound.delta))} {over}, {who} err on at most "
         f"{percent_at_most(bound.value)} of new examples."
     )
 
@@ -75,10 +82,13 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
     limit = origin.lower_bound
     nowhere = "" if limit is None else f" (nowhere on the orbit below {at_least(limit)})"
     if origin.kl - origin.least <= NEARLY * origin.kl:
-        return f"No rescaling lowers the divergence of {_nats(origin.kl)} nats{nowhere}."
+        return (
+            f"Rescaling weights hardly lowers the divergence: {_nats(origin.kl)} nats as trained, "
+            f"{_nats(origin.least)} where it is least{nowhere}."
+        )
     part = share((origin.kl - origin.least) / origin.kl)
-    here = bounds.at(MAIN, "here")
-    plain = "" if here is None else f" As the weights are, the bound is {_worth(here)}."
+    here = main_at(bounds, "here")
+    plain = "" if here is None else f" As it was trained, the bound is {_worth(here)}."
     return (
         f"Rescaling weights lowers the divergence from {_nats(origin.kl)} to "
         f"{_nats(origin.least)} nats{nowhere}: {part} of it was coordinates.{plain}"
@@ -88,8 +98,8 @@ def _rescaled(bounds: Bounds, origin: Origin) -> str:
 def _measured(origin: Origin) -> str:
     test = "" if origin.test is None else f", and on {_mean(origin.test)} of the test examples"
     return (
-        f"Measured: {origin.error.draws:,} of these networks err on {_mean(origin.error)} of the "
-        f"training examples{test}."
+        f"Measured: {origin.error.draws:,} of these networks err on {_mean(origin.error)} of these "
+        f"examples{test}."
     )
 
 
@@ -109,8 +119,8 @@ def _worth(bound: Bound) -> str:
 
 
 def _mean(drawn: Drawn) -> str:
-    width = f" ± {100 * drawn.stderr:.1g}" if drawn.stderr >= 5e-5 else ""
-    return f"{100 * drawn.error:.3g}{width}%"
+    width = f" ± {100 * drawn.stderr:.2f}" if drawn.stderr >= 5e-5 else ""
+    return f"{100 * drawn.error:.2f}{width}%"
 
 
 def _nats(value: float) -> str:

@@ -70,11 +70,11 @@ def _draw_ladder(axes: Axes, rungs: list[Rung], origin: Origin) -> None:
 
 def _draw_split(axes: Axes, parts: list[Part]) -> None:
     for place, part in enumerate(parts):
-        two = part.least is not None
-        shift, height = (0.18, 0.32) if two else (0.0, 0.6)
-        axes.barh(place - shift, part.kl, height=height, color=MOVES if two else STAYS)
-        if two:
-            axes.barh(place + shift, part.least, height=height, color=STAYS)
+        if part.least is None:
+            axes.barh(place, part.kl, height=0.6, color=STAYS)
+            continue
+        axes.barh(place - 0.18, part.kl, height=0.32, color=MOVES)
+        axes.barh(place + 0.18, part.least, height=0.32, color=STAYS)
     axes.set_yticks(range(len(parts)), [part.name for part in parts])
     axes.set_ylim(len(parts) - 0.4, -0.6)
     axes.set_xlabel("nats")
