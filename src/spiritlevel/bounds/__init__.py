@@ -2,7 +2,7 @@
 
 from spiritlevel.bounds.binary import kl, kl_inverse, kl_inverse_below
 from spiritlevel.bounds.bits import Description, bits_back
-from spiritlevel.bounds.box import flat_box
+from spiritlevel.bounds.box import FlatBox, flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
 from spiritlevel.bounds.description import occam
 from spiritlevel.bounds.gaussian import Gaussian
