@@ -24,6 +24,10 @@ from spiritlevel.bounds.sampling import drawn, mean_above
 from spiritlevel.bounds.sharpness import expected_sharpness
 from spiritlevel.bounds.stability import hardt_convex, hardt_nonconvex, hardt_strongly_convex
 
+# functions with the names of files come last: the name is then that of the function
+from spiritlevel.bounds.pairs import Stability, stability  # isort: skip
+from spiritlevel.bounds.survey import survey  # isort: skip
+
 __all__ = [
     "Description",
     "FlatBox",
