@@ -70,9 +70,10 @@ def wide(hidden: int, device: str) -> nn.Sequential:
     draws = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 1))
     with torch.no_grad():
-        for layer, bias in ((net[0], 0.1), (net[2], 0.0)):
-            layer.weight.copy_(0.04 * torch.randn(layer.weight.shape, generator=draws))
-            layer.bias.fill_(bias)
+        for layer, bias in (("0", 0.1), ("2", 0.0)):
+            weight = net.get_parameter(f"{layer}.weight")
+            weight.copy_(0.04 * torch.randn(weight.shape, generator=draws))
+            net.get_parameter(f"{layer}.bias").fill_(bias)
     return net.to(device)
 
 

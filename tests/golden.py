@@ -37,9 +37,16 @@ SLOW = ("orbit_frobenius", "metric_trace", "relative_log_determinant")
 TINY = 1e-12  # what is zero but for rounding
 LAST = 1e-9  # relative: no number is expected to be known better
 # relative: where a search for the least norm ends depends on how it began and how its sums are
-# rounded; what is proved of it is a gap of 5e-3
+# rounded; what is proved of it is a gap of 5e-3. So do steps at a rate that was searched for.
 SEARCHED = 1e-4
-SEARCHES = ("orbit_spectral", "spectral of", "at flattest", "least hessian_spectral", "arbitrarily")
+SEARCHES = (
+    "orbit_spectral",
+    "spectral of",
+    "at flattest",
+    "least hessian_spectral",
+    "arbitrarily",
+    "stability_edge: ",
+)
 
 Numbers = dict[str, float]
 

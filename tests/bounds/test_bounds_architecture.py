@@ -116,7 +116,8 @@ def test_a_convolution_with_a_bias_is_bounded_by_its_blocks() -> None:
     o = objective(layer, nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3), shape=(1, 4, 4))
     plain = nn.Conv2d(1, 2, 3, padding=1, bias=False).double()
     plain.weight.data = layer.weight.data
-    rows = torch.cat([matrix_of(plain, (1, 4, 4)), layer.bias.repeat_interleave(16)[:, None]], 1)
+    bias = layer.get_parameter("bias")
+    rows = torch.cat([matrix_of(plain, (1, 4, 4)), bias.repeat_interleave(16)[:, None]], 1)
     end = torch.tensor([[0.0] * 16 + [1.0]], dtype=torch.float64)
     first = torch.cat([rows, end]).detach()
     passed = torch.zeros_like(first)

@@ -29,8 +29,9 @@ def problem() -> tuple[sl.Objective, dict[str, torch.Tensor], sl.Objective]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 2)).double()
     with torch.no_grad():
-        net[0].weight[0] = -net[0].weight[0].abs()
-        net[0].bias[0] = -1.0
+        weight = net.get_parameter("0.weight")
+        weight[0] = -weight[0].abs()
+        net.get_parameter("0.bias")[0] = -1.0
     init = {name: p.detach().clone() for name, p in net.named_parameters()}
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     for _ in range(100):
