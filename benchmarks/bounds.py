@@ -9,7 +9,7 @@
 `binary` is Table 1 of Dziugaite & Roy (2017): digits 0-4 against 5-9, 784-600-1, 55,000 examples,
 20 epochs of SGD, then a posterior around what came out. `certificate` is ten classes, a small
 convolutional net whose prior half of the examples trained (Perez-Ortiz et al., 2021). Seconds are
-those of `pac_bayes`, all set-up included. Numbers are printed beside the papers' own.
+those of `pac_bayes`, all set-up included. Numbers are printed beside those of the paper.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ PAPER = {  # Dziugaite & Roy (2017), Table 1: T-600 and R-600
     "true": {"bound": 0.161, "train": 0.028, "test": 0.034, "KL": 5144},
     "random": {"bound": 1.352, "train": 0.112, "test": 0.503, "KL": 201131},
 }
-CERTIFICATES = {"fully connected": 0.0279, "convolutional": 0.0155}  # Perez-Ortiz et al., MNIST
 PARTS = ("core.training", "core.risk", "core.model", "core.distribution", "core.objective")
 
 
@@ -137,8 +136,6 @@ def certificate(options: argparse.Namespace) -> None:
     found = told(bounds)
     print(row("ten classes", {name: name for name in found}) + "\n|" + "---|" * 7)
     print(row("spiritlevel", found))
-    for name, value in CERTIFICATES.items():
-        print(row(f"Perez-Ortiz et al., {name}", {k: value if k == "bound" else "" for k in found}))
 
 
 def asked(options: argparse.Namespace) -> dict[str, Any]:
