@@ -63,7 +63,8 @@ def _bound(value: float, figures: int, rounding: str) -> str:
 
 def _cut(value: decimal.Decimal, figures: int, rounding: str) -> decimal.Decimal:
     cut = decimal.Context(prec=figures, rounding=rounding).create_decimal(value)
-    return cut.quantize(decimal.Decimal(1).scaleb(min(cut.adjusted() - figures + 1, 0)))
+    last = cut.adjusted() - figures + 1
+    return cut.quantize(decimal.Decimal(1).scaleb(last)) if last < 0 else cut
 
 
 def short_power(text: str) -> str:

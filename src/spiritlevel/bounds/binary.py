@@ -42,9 +42,8 @@ def kl_inverse(error: float, budget: float) -> float:
         return -math.expm1(-budget)
     if budget == 0:
         return q
-    p = min(
-        q + math.sqrt(budget / 2), 1 - (1 - q) * math.exp(-(budget - q * math.log(q)) / (1 - q))
-    )
+    far = (q * math.log(q) - budget) / (1 - q)
+    p = min(q + math.sqrt(budget / 2), q * math.exp(far) - math.expm1(far))  # 1 - (1 - q) exp(far)
     for _ in range(ROUNDS):
         if not q < p < 1:
             break

@@ -19,7 +19,7 @@ from spiritlevel.bounds import priors
 from spiritlevel.bounds.gaussian import Gaussian, divergence
 from spiritlevel.bounds.orbit import LeastDivergence, best_place, carried, least_on_grid
 from spiritlevel.bounds.posterior import OfDescription, Recipe, trained_posterior
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective, classes, only_objectives
 from spiritlevel.orbit.representative import representative
 from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.find import group_of
@@ -87,7 +87,7 @@ def bits_back(
     least. Hinton & van Camp (1993).
     """
     only_objectives(objective)
-    _asked(objective, prior, draws, seed)
+    _asked(objective, prior, draws, seed, orbit)
     objective = priors.undisturbed(objective, init)
     centre = priors.centre(objective, init, prior)
     group = group_of(objective, None) if orbit else None
@@ -176,7 +176,7 @@ def _misfits(objective: Objective, posterior: Gaussian, draws: int, seed: int) -
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _asked(objective: Objective, prior: Any, draws: Any, seed: Any) -> None:
+def _asked(objective: Objective, prior: Any, draws: Any, seed: Any, orbit: Any) -> None:
     one_of("prior", prior, get_args(Centre))
     number("draws", draws, 2, whole=True)
     seeded(seed)
@@ -186,6 +186,13 @@ def _asked(objective: Objective, prior: Any, draws: Any, seed: Any) -> None:
         raise SpiritlevelError(
             f"this loss is not a number of nats: {why}; use cross_entropy, nll_loss or "
             "binary_cross_entropy_with_logits"
+        )
+    one_of("orbit", orbit, (True, False))
+    classes.labels(objective)  # which refuses shares of classes: their cross-entropy is no code
+    if not objective.separable:
+        raise SpiritlevelError(
+            "losses of examples hang together (batch statistics, fixed masks): a label has no code "
+            "of its own"
         )
     if objective.count != round(objective.count):
         raise SpiritlevelError(

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import number, one_of
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import generator
 from spiritlevel.bounds import asking, priors
 from spiritlevel.bounds.certify import certified, split
 from spiritlevel.bounds.drawing import Drawing, drawing, drawn_errors, mean_error
+from spiritlevel.bounds.fitted import decisions, left_out
 from spiritlevel.bounds.gaussian import Gaussian, divergence
 from spiritlevel.bounds.orbit import LeastDivergence, best_place, carried, least_on_grid
 from spiritlevel.bounds.pacbayes import maurer
 from spiritlevel.measures.description import output_squares
-from spiritlevel.objective import Objective, classes, only_objectives
+from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.results.bound import Bound, Drawn, Row
 from spiritlevel.symmetry import Group, symmetries
 from spiritlevel.training.feeding import mixed
@@ -80,21 +80,22 @@ def flat_box(
     """
     _asked(objective, prior, eps, draws, delta, seed, orbit)
     objective = priors.undisturbed(objective, init)
-    centre = priors.centre(objective, init, prior)
+    centre, premises = priors.centre(objective, init, prior), left_out(objective, init)
     squares = output_squares(objective).to(centre)
     boxes = {e: _box(squares, objective.vector, centre, e) for e in ([eps] if eps else TRIED)}
     chosen = min(boxes, key=lambda e: _guess(objective, *boxes[e], centre, delta, seed))
     inside, place = boxes[chosen]
-    errors, _ = drawn_errors(uniform(objective, inside, seed), draws)
-    if not errors:
+    errors, came = drawn_errors(uniform(objective, inside, seed), draws)
+    if came:
         raise KeyboardInterrupt
     drawn = mean_error(errors, split(delta)[1])
     known = _at(centre, place)
     kl = box_divergence(inside, known)
-    rows = [_row("here", drawn, kl, objective.examples, delta, place)]
+    rows = [_row("here", drawn, kl, objective.examples, delta, place, premises)]
     least = None
     if orbit:
-        least, row = _least(objective, inside, centre, symmetries(objective), drawn, delta)
+        group = symmetries(objective)
+        least, row = _least(objective, inside, centre, group, drawn, delta, premises)
         rows.append(row)
     return FlatBox(tuple(rows), math.sqrt(3) * inside.spread, chosen, kl, drawn, known, least)
 
@@ -171,17 +172,33 @@ def _least(
     group: Group,
     drawn: Drawn,
     delta: float,
+    premises: tuple[str, ...],
 ) -> tuple[LeastDivergence, Row]:
     """The box where its divergence is least over the orbit: it is a box again."""
     shapes, scales = objective.shapes, priors.scales()
     found = least_on_grid(inside, centre, scales, group, shapes, cost=priors.cost)
     carried(objective, inside, group, found.least.t)
-    kl = box_divergence(found.least.posterior, found.prior)
-    return found.least, _row("orbit", drawn, kl, objective.examples, delta, found.index)
+    more = objective.size * UNIFORM
+    least = replace(
+        found.least,
+        kl=found.least.kl + more,
+        plain=found.least.plain + more,
+        lower_bound=found.least.lower_bound + more,
+    )
+    row = _row("orbit", drawn, least.kl, objective.examples, delta, found.index, premises)
+    return least, row
 
 
-def _row(point: str, drawn: Drawn, kl: float, m: int, delta: float, place: int) -> Row:
-    said = ("networks are drawn uniformly from a box around the weights",)
+def _row(
+    point: str,
+    drawn: Drawn,
+    kl: float,
+    m: int,
+    delta: float,
+    place: int,
+    premises: tuple[str, ...],
+) -> Row:
+    said = ("networks are drawn uniformly from a box around the weights", *premises)
     row = certified(point, drawn, kl=kl, m=m, delta=delta, index=place + 1, assumptions=said)[0]
     return Row(point, replace(row.bound, name=NAME, title=TITLE, reference=REFERENCE))
 
@@ -197,10 +214,4 @@ def _asked(
     number("draws", draws, 2, whole=True)
     asking.chance("delta", delta)
     seeded(seed)
-    units = classes.labels(objective).units
-    asking.examples(units, "the number of examples")
-    if units != objective.examples or not objective.separable:
-        raise SpiritlevelError(
-            f"there are {units} decisions on {objective.examples} examples, or their losses hang "
-            "together; the bound is of one decision for each of independent examples"
-        )
+    asking.examples(decisions(objective).units, "the number of examples")

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from spiritlevel.base.doors import a, number, one_of
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.bounds import asking, priors
 from spiritlevel.bounds.certify import certified, split
 from spiritlevel.bounds.drawing import drawing, drawn_errors, mean_error
+from spiritlevel.bounds.fitted import decisions, left_out, repeated
 from spiritlevel.bounds.gaussian import Gaussian, by_parameter, divergence, divergences
 from spiritlevel.bounds.keeping import Checkpoint, data_digest, digest
 from spiritlevel.bounds.orbit import LeastDivergence, carried, least_divergence, least_on_grid
@@ -69,7 +71,8 @@ def pac_bayes(
     asked = _Asked(prior, float(share), bool(orbit), int(draws), float(delta), int(seed), chosen)
     begin = time.perf_counter()
     objective = priors.undisturbed(objective, init)
-    return _bounds(_prepared(objective, init, asked, checkpoint), _tested(objective, test), begin)
+    tested = _tested(objective, test)
+    return _bounds(_prepared(objective, init, asked, checkpoint, tested), tested, begin)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class _Case:
     group: Group | None
     keeper: Checkpoint
     interrupted: str = ""
+    premises: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def m(self) -> int:
@@ -127,6 +132,8 @@ def refuse_asked(
     one_of("prior", prior, ("init", "zero"))
     one_of("orbit", orbit, (True, False))
     number("share", share, 0.0)
+    if share and prior == "zero":
+        raise SpiritlevelError('share trains the prior\'s mean: leave prior="zero" out')
     if share >= 1:
         raise SpiritlevelError(f"share={share:g} leaves no example for the bound; give one below 1")
     number("draws", draws, 1, whole=True)
@@ -137,26 +144,29 @@ def refuse_asked(
 
 def _refuse_dependent(objective: Objective) -> None:
     """The bound is of the mean of one decision for each of at least two independent examples."""
-    units = classes.labels(objective).units
-    if units != objective.examples or not objective.separable:
-        raise SpiritlevelError(
-            f"there are {units} decisions on {objective.examples} examples, or their losses hang "
-            "together; the bound is of one decision for each of independent examples"
-        )
-    asking.examples(units, "the number of examples")
+    asking.examples(decisions(objective).units, "the number of examples")
 
 
 def _tested(objective: Objective, test: Any) -> Objective | None:
     if test is None:
         return None
     batches = test.batches if isinstance(test, Objective) else freeze(test, objective.place)
-    return objective.on(list(batches))
+    try:
+        found = objective.on(list(batches))
+        classes.error(found, classes.labels(found))
+    except (RuntimeError, IndexError, ValueError) as error:  # of any model, on data it cannot take
+        raise SpiritlevelError(
+            f"test is no data of this network ({in_one_line(error)}); give (x, y) as in training"
+        ) from None
+    return found
 
 
 # The prior ---------------------------------------------------------------------------------------
 
 
-def _prepared(objective: Objective, init: Any, asked: _Asked, path: Any) -> _Case:
+def _prepared(
+    objective: Objective, init: Any, asked: _Asked, path: Any, test: Objective | None
+) -> _Case:
     if asked.share and init is None:
         raise SpiritlevelError(
             "share trains the prior's mean from the weights before training, which know nothing of "
@@ -166,6 +176,8 @@ def _prepared(objective: Objective, init: Any, asked: _Asked, path: Any) -> _Cas
     key = {name: value for name, value in vars(asked).items() if name != "recipe"}
     key |= vars(asked.recipe)
     key |= {"the data": data_digest(objective), "the prior": digest(mean)}
+    key |= {"the network": digest(objective.predictions()), "the loss": objective.value()}
+    key |= {"the test data": None if test is None else data_digest(test)}
     case = _Case(
         asked,
         objective,
@@ -175,8 +187,24 @@ def _prepared(objective: Objective, init: Any, asked: _Asked, path: Any) -> _Cas
         "the weights before training" if asked.prior == "init" else "zero",
         symmetries(objective) if asked.orbit else None,
         Checkpoint(path, key),
+        premises=left_out(objective, init),
+        notes=_doubts(objective, mean, asked),
     )
     return _informed(case) if asked.share else case
+
+
+def _doubts(objective: Objective, mean: Tensor, asked: _Asked) -> tuple[str, ...]:
+    """What looks as if a premise did not hold."""
+    found = []
+    trained_alike = asked.prior == "init" or asked.share
+    if trained_alike and torch.equal(mean, objective.vector):
+        found.append("init is the point of the objective: nothing holds if that was trained on it")
+    if copies := repeated(objective):
+        found.append(
+            f"{copies} of {objective.examples} examples are copies of others: nothing holds if "
+            "they are no independent draws"
+        )
+    return tuple(found)
 
 
 def _informed(case: _Case) -> _Case:
@@ -297,7 +325,7 @@ def _bounds(case: _Case, test: Objective | None, begin: float) -> Bounds:
     rows = _rows(case, ended, drawn, origin)
     told = provenance(
         begin,
-        [*case.objective.notes, *_guessed(case, rows)],
+        [*case.objective.notes, *case.notes, *case.premises, *_guessed(case, rows)],
         Done(interrupted=stopped),
         **described(case.objective),
         seed=case.asked.seed,
@@ -308,7 +336,7 @@ def _bounds(case: _Case, test: Objective | None, begin: float) -> Bounds:
 
 def _rows(case: _Case, ended: _Ended, drawn: Drawn, origin: Origin) -> list[Row]:
     share = {"m": case.m, "delta": case.asked.delta}
-    said = (f"the prior is centred at {case.words}",)
+    said = (f"the prior is centred at {case.words}", *case.premises)
     rows = certified("here", drawn, kl=origin.kl, index=ended.index, assumptions=said, **share)
     if ended.least is None:
         return rows

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import Tensor
 
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.tensors import generator
+from spiritlevel.bounds.fitted import held_by, statistics
 from spiritlevel.bounds.gaussian import Gaussian, best_scale
 from spiritlevel.bounds.pacbayes import grid_share, on_grid
 from spiritlevel.bounds.shuffling import taken
@@ -40,34 +39,19 @@ def centre(objective: Objective, init: Any, prior: str) -> Tensor:
 
 
 def undisturbed(objective: Objective, init: Any) -> Objective:
-    """The objective with the running statistics from before training: the prior has those.
+    """The objective with the buffers from before training: the prior has those.
 
     Statistics of the examples would make it depend on them.
     """
-    names = _statistics(objective)
-    if not names:
-        return objective
-    if isinstance(init, Objective):
-        known: Mapping[str, Tensor] = init.buffers
-    elif isinstance(init, nn.Module):
-        known = dict(init.named_buffers())
-    else:
-        known = init if isinstance(init, Mapping) else {}
-    missing = [name for name in names if name not in known]
+    known = held_by(init)
+    missing = [name for name in statistics(objective) if name not in known]
     if missing:
         raise SpiritlevelError(
             f"the running statistics {missing[0]!r} were made of the examples, which a prior may "
             "not know: give init=the module before training, whose statistics are taken instead"
         )
-    return objective.at(objective.params, buffers={name: known[name] for name in names})
-
-
-def _statistics(objective: Objective) -> list[str]:
-    found = []
-    for path, part in objective.module.named_modules():
-        if isinstance(part, _NormBase) and part.running_mean is not None:
-            found += [f"{path}.{own}".lstrip(".") for own in ("running_mean", "running_var")]
-    return found
+    names = [n for n, t in objective.buffers.items() if t.is_floating_point() and n in known]
+    return objective.at({}, buffers={name: known[name] for name in names}) if names else objective
 
 
 def rounded(posterior: Gaussian, mean: Tensor) -> tuple[int, Gaussian]:

@@ -171,7 +171,9 @@ def _vc(asked: _Asked) -> list[Row]:
     objective = asked.objective
     found = sizes(objective)
     layers = list(zip(found.parameters, found.units, strict=True))
-    dimension = min(vc_dimension(layers), vc_dimension(layers, "units"))
+    dimension = vc_dimension(layers, "units")
+    if len(layers) > 1:
+        dimension = min(dimension, vc_dimension(layers))
     known = decisions(objective)
     error = classes.error(objective, known)
     return [Row(HERE, vc(error=error, dimension=dimension, m=known.units, delta=asked.delta))]

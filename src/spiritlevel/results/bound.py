@@ -116,8 +116,8 @@ class Step:
 class Origin:
     """Where a PAC-Bayes bound comes from: the error of the networks drawn, and the divergence.
 
-    `least` is the divergence where it is least over the orbit, and no point of the orbit has one
-    below `lower_bound`; both are None where the orbit was not asked for.
+    `least` is the divergence where it is least over the orbit, and with its prior no point of the
+    orbit has one below `lower_bound`; both are None where the orbit was not asked for.
     """
 
     error: Drawn

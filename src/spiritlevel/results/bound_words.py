@@ -73,14 +73,21 @@ def _of_rows(bounds: Bounds) -> str:
     if not known:
         return f"None of {_many(len(bounds.rows), 'bound')} says more than is known without it."
     best = min(known, key=lambda bound: bound.value)
-    return f"{_capital(str(best))}: the best of {_many(len(known), 'bound')} that says something."
+    if len(known) == 1:
+        return f"{_capital(str(best))}."
+    return (
+        f"{_capital(str(best))}, if it was chosen before: the least of {len(known)} bounds that "
+        "say something, each of which holds by itself."
+    )
 
 
 def _rescaled(bounds: Bounds, origin: Origin) -> str:
     if origin.least is None:
         return ""
     limit = origin.lower_bound
-    nowhere = "" if limit is None else f" (nowhere on the orbit below {at_least(limit)})"
+    nowhere = (
+        "" if limit is None else f" (with this prior nowhere on the orbit below {at_least(limit)})"
+    )
     if origin.kl - origin.least <= NEARLY * origin.kl:
         return (
             f"Rescaling weights hardly lowers the divergence: {_nats(origin.kl)} nats as trained, "
