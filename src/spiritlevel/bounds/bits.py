@@ -87,6 +87,7 @@ def bits_back(
     least. Hinton & van Camp (1993).
     """
     only_objectives(objective)
+    recipe = Recipe(epochs=epochs)
     _asked(objective, prior, draws, seed, orbit)
     objective = priors.undisturbed(objective, init)
     centre = priors.centre(objective, init, prior)
@@ -99,7 +100,7 @@ def bits_back(
         start,
         _prior(start, centre)[1],
         cost=OfDescription(round(objective.count)),
-        recipe=Recipe(epochs=epochs),
+        recipe=recipe,
         follows=True,
         largest=priors.LARGEST,
         seed=seed,

@@ -61,7 +61,8 @@ def survey(
     only_objectives(objective)
     chosen = _chosen(only, radius)
     chosen_recipe(None, epochs)
-    centre = prior or ("zero" if init is None and not share else "init")
+    usual = "zero" if init is None and not share else "init"
+    centre = usual if prior is None else prior
     refuse_asked(centre, share, 1 if draws is None else draws, delta, seed, orbit, checkpoint)
     given = None if init is None else before_training(objective, init)
     options = {"delta": delta, "seed": seed}
