@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spiritlevel.base.estimate import Estimate
@@ -73,3 +74,12 @@ class Watching:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.moments = read(list[Moment], state["moments"])
+
+
+def by_adam(model: nn.Module, x: Tensor, y: Tensor, steps: int = 60, rate: float = 0.05) -> None:
+    """A plain loop over all the data."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fits import by_adam
 from spiritlevel import Objective, SpiritlevelError
 from spiritlevel.bounds import margins, norms
 from spiritlevel.bounds.architecture import chain
@@ -31,11 +32,7 @@ def net(activation: type[nn.Module] = nn.ReLU, bias: bool = True) -> Objective:
     torch.manual_seed(0)
     layers = nn.Linear(4, 6, bias=bias), activation(), nn.Linear(6, 3, bias=bias)
     model = nn.Sequential(*layers).double()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    by_adam(model, x, y)
     return Objective(model, (x, y), F.cross_entropy)
 
 

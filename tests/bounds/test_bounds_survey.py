@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fits import by_adam
 from spiritlevel import Objective, SpiritlevelError
 from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import chain
@@ -41,11 +42,7 @@ def net() -> Objective:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double()
     x, y = clouds()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    by_adam(model, x, y)
     return Objective(model, (x, y), F.cross_entropy)
 
 

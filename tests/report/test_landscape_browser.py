@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
 
 import drawings
-from browsing import background, chromium, opened, scroll_width
+from browsing import background, opened, scroll_width
 from drawings import bowl, put
 from spiritlevel.report import page as draw
 from spiritlevel.results.landscape import Sheet
@@ -45,12 +45,6 @@ AT = f"""(canvas, [x, y]) => {{
   const ratio = window.devicePixelRatio;
   return [...copy.getImageData(x * ratio, y * ratio, 1, 1).data];
 }}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

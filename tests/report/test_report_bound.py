@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,10 @@ from playwright.sync_api import Browser, Page, ViewportSize
 
 import bounded
 import spiritlevel as sl
-from browsing import background, chromium, opened, scroll_width
+from browsing import background, opened, scroll_width
 from spiritlevel.base.spoken import at_most, percent_at_most
 from spiritlevel.results.bound import Bounds, Part, Row
 from spiritlevel.results.ladder import STEPS, ladder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 def written(bounds: Bounds, folder: Path) -> str:

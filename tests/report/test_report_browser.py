@@ -12,13 +12,7 @@ from playwright.sync_api import Browser, Page, ViewportSize
 import conformance
 import reports
 import spiritlevel as sl
-from browsing import background, chromium, opened, scroll_width
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+from browsing import background, opened, scroll_width
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,9 @@ from playwright.sync_api import Browser, ViewportSize
 
 import courses
 import spiritlevel as sl
-from browsing import background, chromium, opened, scroll_width
+from browsing import background, opened, scroll_width
 from spiritlevel.base.estimate import format_value
 from spiritlevel.results.history import History, Moment
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 def written(history: History, folder: Path) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ViewportSize
 
 import tables
-from browsing import background, chromium, opened, scroll_width
+from browsing import background, opened, scroll_width
 from reports import page as drawn
 
 PAGES = {
@@ -17,12 +16,6 @@ PAGES = {
     "compare": drawn(tables.comparison()),
     "three": drawn(tables.three()),
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -143,14 +143,17 @@ def test_shares_bound_what_an_eigenvector_has_of_the_start() -> None:
     start = torch.randn(80, 2, generator=draws, dtype=torch.float64)
     krylov = Krylov(diagonal(values), start, 16, draws, noise=1.0)
     true = torch.linalg.qr(start)[0].norm(dim=1)
+    rounding = 1e-12
     for products in range(1, 37):  # while no pair has converged to the last digit
         krylov.expand()
         if products % 7 == 0:
             for i in (0, 1, 40, 78, 79):
-                # a restart near a pair costs some digits: 4e-5 on one kind of processor
-                assert float(krylov.shares(float(values[i]))[0]) >= float(true[i]) - 1e-4
+                assert float(krylov.shares(float(values[i]))[0]) >= float(true[i]) - rounding
         if krylov.full:
-            krylov.restart(krylov.ritz().coordinates[:, [0, 1, 2, -3, -2, -1]])
+            found = krylov.ritz()
+            relative = float(found.residuals.min() / values.abs().max())
+            rounding += 10 * torch.finfo(torch.float64).eps / relative**2
+            krylov.restart(found.coordinates[:, [0, 1, 2, -3, -2, -1]])
     # far outside, where no eigenvalue is, polynomials leave almost nothing possible
     assert float(krylov.shares(2 * float(values[-1]))[0]) < 1e-12
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.tensors import gaussian, generator, leaves
+from spiritlevel.base.tensors import leaves
 from spiritlevel.objective import Objective, classes
 from spiritlevel.objective.batches import examples
 from spiritlevel.objective.classes import Labels
@@ -85,15 +86,12 @@ def decisions(objective: Objective) -> Labels:
 
 def repeated(objective: Objective) -> int:
     """How many examples are exact copies of another one, where that is more than a few."""
-    held = [leaves(batch) for batch in objective.batches]
-    firsts = [next(iter(tensors)) for tensors in held]
-    if any(len(t) != examples(b) for t, b in zip(firsts, objective.batches, strict=True)):
-        return 0
-    sums = []
-    for t in firsts:
-        flat = t.reshape(len(t), -1).double()
-        way = gaussian(flat.shape[1], generator(0), flat)  # equal rows have equal products
-        sums.append(flat @ way)
-    whole = torch.cat(sums)
-    copies = len(whole) - len(whole.unique())
-    return copies if copies > COPIES * len(whole) else 0
+    seen: set[bytes] = set()
+    for batch in objective.batches:
+        first = next(iter(leaves(batch)))
+        if first.ndim == 0 or len(first) != examples(batch):
+            return 0
+        for row in first.detach().cpu().reshape(len(first), -1).contiguous().numpy():
+            seen.add(sha256(row.tobytes()).digest())
+    copies = objective.examples - len(seen)
+    return copies if copies > COPIES * objective.examples else 0

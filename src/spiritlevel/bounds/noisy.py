@@ -36,12 +36,13 @@ def noisy(
     delta: float = 0.05,
     draws: int = 200,
     seed: int = 0,
+    points: int = 1,
 ) -> Bound:
     """E error(w + n) <= error + sharpness + 4 sqrt((|w - w0|^2 / (2 sigma^2) + ...) / m).
 
     Sigma is chosen on a grid, whose entries share delta, by a few draws; the mean error at it is
-    bounded by others, for which a fifth of delta is set aside. w0 are the weights before training,
-    or 0. Neyshabur et al. (2017).
+    bounded by others, for which a fifth of delta is set aside, for all `points` of a network that
+    are looked at. w0 are the weights before training, or 0. Neyshabur et al. (2017).
     """
     chance("delta", delta)
     number("draws", draws, 1, whole=True)
@@ -60,7 +61,7 @@ def noisy(
     few = [_bound(numbers, *entry, mean) for entry, mean in zip(tried, means, strict=True)]
     index, sigma = min(zip(few, tried, strict=True), key=lambda pair: float(pair[0]))[1]
     found = _errors(objective, known, sigma, draws, source)
-    made = _bound(numbers, index, sigma, mean_above(found, PART * delta))
+    made = _bound(numbers, index, sigma, mean_above(found, PART * delta / points))
     said = f"the mean error with noise is known from {draws} draws, with {PART:g} of delta"
     return replace(
         made,

@@ -165,7 +165,8 @@ def _occam(asked: _Asked) -> list[Row]:
 
 
 def _noisy(asked: _Asked) -> list[Row]:
-    return asked.rows(lambda p: noisy(asked.points[p], init=asked.start, **asked.options))
+    given = {"init": asked.start, "points": len(asked.points), **asked.options}
+    return asked.rows(lambda p: noisy(asked.points[p], **given))
 
 
 def _vc(asked: _Asked) -> list[Row]:

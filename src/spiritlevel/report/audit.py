@@ -11,6 +11,7 @@ from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.base.matrices import CALLED
 from spiritlevel.base.spoken import digits, short_power
 from spiritlevel.report.numbers import estimate_words
+from spiritlevel.report.plain import network_words
 from spiritlevel.results.audit import Audit, Head, OfAudit, Row
 from spiritlevel.results.certificate import VERDICTS, Certificate
 from spiritlevel.results.data import SPECIAL, plain
@@ -219,10 +220,7 @@ def _some(names: Sequence[str]) -> str:
 def _cost(provenance: OfAudit) -> list[tuple[str, str]]:
     p = provenance
     return [
-        ("parameters", f"{p['parameters']:,}"),
-        ("examples", f"{p['examples']:,}"),
-        ("precision", f"{p['dtype']} on {p['device']}"),
-        ("seed", str(p["seed"])),
+        *network_words(p),
         ("strength of the random move", f"{p['strength']:g}"),
         ("products", f"{p['products']:,.0f}"),
         ("seconds", f"{p['seconds']:.1f}"),

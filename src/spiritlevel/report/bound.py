@@ -8,6 +8,7 @@ from typing import Any
 
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most, short_power
 from spiritlevel.report.pictures import Words, short
+from spiritlevel.report.plain import network_words
 from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row, grouped
 from spiritlevel.results.bound_words import POINTS, main_at, surely
 from spiritlevel.results.ladder import STEPS, Rung, ladder
@@ -226,11 +227,7 @@ def _four(value: float) -> str:
 def _cost(bounds: Bounds) -> list[tuple[str, Any]]:
     p = bounds.provenance
     return [
-        ("parameters", f"{p['parameters']:,}"),
-        ("examples", f"{p['examples']:,}"),
-        ("mode", p["mode"]),
-        ("precision", f"{p['dtype']} on {p['device']}"),
-        ("seed", str(p["seed"])),
+        *network_words(p),
         ("seconds", f"{p['seconds']:.1f}"),
         *p["versions"].items(),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from spiritlevel.base.spoken import short_power
 from spiritlevel.report.numbers import estimate_words
 from spiritlevel.report.pictures import Words, said, short
+from spiritlevel.report.plain import network_words
 from spiritlevel.results.course import Change, Verdict
 from spiritlevel.results.history import History, Moment, Reading
 from spiritlevel.results.scales import scale
@@ -180,12 +181,9 @@ def _cost(history: History) -> list[tuple[str, str]]:
     p = history.provenance
     put_off = p.get("put_off", 0)
     return [
-        ("parameters", f"{p['parameters']:,}"),
-        ("examples", f"{p['examples']:,}"),
-        ("precision", f"{p['dtype']} on {p['device']}"),
+        *network_words(p),
         *([("optimizer", p["optimizer"])] if p["optimizer"] else []),
         *([("ended", p["stopped"])] if p["stopped"] else []),
-        *([("seed", str(p["seed"]))] if p["seed"] is not None else []),
         ("seconds", f"{p['seconds']:.1f}"),
         ("of which watching", f"{p['watched']:.1f} ({history.share:.0%})"),
         *([("looks put off", str(put_off))] if put_off else []),

@@ -8,6 +8,7 @@ from typing import Any
 
 from spiritlevel.base.spoken import digits, short_power
 from spiritlevel.report.audit import SIGNS
+from spiritlevel.report.plain import network_words
 from spiritlevel.results.certificate import VERDICTS, Certificate
 from spiritlevel.results.data import plain
 from spiritlevel.results.landscape import OfLandscape
@@ -104,11 +105,7 @@ def common(p: OfLandscape) -> Words:
         "interrupted": p["interrupted"],
         "notes": remarks(p),
         "cost": [
-            ("parameters", f"{p['parameters']:,}"),
-            ("examples", f"{p['examples']:,}"),
-            ("mode", p["mode"]),
-            ("precision", f"{p['dtype']} on {p['device']}"),
-            ("seed", str(p["seed"])),
+            *network_words(p),
             *([("points", p["engine"])] if p["engine"] else []),
             ("statistics of norms", p["statistics"]),
             ("farthest from a plain pass", f"{p['check']:.0e}"),

@@ -7,6 +7,17 @@ from typing import Any
 from spiritlevel.results.result import Result
 
 
+def network_words(p: Any) -> list[tuple[str, str]]:
+    """What was looked at and how, of any provenance of a network."""
+    return [
+        ("parameters", f"{p['parameters']:,}"),
+        ("examples", f"{p['examples']:,}"),
+        *([("mode", p["mode"])] if "mode" in p else []),
+        ("precision", f"{p['dtype']} on {p['device']}"),
+        *([("seed", str(p["seed"]))] if p["seed"] is not None else []),
+    ]
+
+
 def grid_words(result: Result) -> dict[str, Any]:
     grid, told = result.grid(), result.provenance
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spiritlevel.report.numbers import estimate_words
+from spiritlevel.report.plain import network_words
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.table import LEGEND, OfTable, Row, Table
 
@@ -43,11 +44,7 @@ def _row(row: Row) -> Words:
 def _cost(provenance: OfTable) -> list[tuple[str, str]]:
     p = provenance
     return [
-        ("parameters", f"{p['parameters']:,}"),
-        ("examples", f"{p['examples']:,}"),
-        ("mode", p["mode"]),
-        ("precision", f"{p['dtype']} on {p['device']}"),
-        ("seed", str(p["seed"])),
+        *network_words(p),
         ("products", f"{p['products']:,.4g}"),
         ("seconds", f"{p['seconds']:.1f}"),
         *p["versions"].items(),

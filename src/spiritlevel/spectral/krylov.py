@@ -139,8 +139,8 @@ class Krylov:
         """What eigenvectors of the eigenvalue `value` have of the start at most, in falling order.
 
         The i-th is for the i-th of several orthonormal ones. Through every basis, from the vectors
-        that it began with to those that it left to the next. To rounding beside a converged pair,
-        whose own share is lost.
+        that it began with to those that it left to the next. Rounding takes a few eps ||A||^2 / r^2
+        beside a pair that had the residual r at a restart: a converged one loses its own share.
         """
         m, p = self.length, self.pending
         path = torch.eye(self.width, dtype=torch.float64, device="cpu")
