@@ -19,6 +19,7 @@ _HOMES = {
     "Watch": "watch",
     "Wrapping": "wrapping",
     "fit": "loop",
+    "fit_many": "many",
     "watch_checkpoints": "series",
 }
 
@@ -36,6 +37,7 @@ __all__ = [
     "Wrapping",
     "discrete",
     "fit",
+    "fit_many",
     "watch_checkpoints",
 ]
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from spiritlevel.training.flat import FlatMinimumSearch
     from spiritlevel.training.langevin import SGLD
     from spiritlevel.training.loop import fit
+    from spiritlevel.training.many import fit_many
     from spiritlevel.training.paths import PathSGD
     from spiritlevel.training.replicas import ReplicatedSGD
     from spiritlevel.training.saddlefree import SaddleFreeNewton

@@ -112,9 +112,13 @@ def feed(data: Any, batch_size: int, seed: int, place: Callable[[Tensor], Tensor
     return Feed(seed, lambda epoch, first: data, lambda: data, place, None, "a stream", leaps=False)
 
 
+def shuffled(n: int, seed: int, epoch: int) -> Tensor:
+    """The order of n examples in an epoch."""
+    return torch.randperm(n, generator=generator(mixed(seed, epoch, "shuffle")))
+
+
 def _order(n: int, size: int, seed: int, epoch: int) -> list[Tensor]:
-    draws = generator(mixed(seed, epoch, "shuffle"))
-    return list(torch.randperm(n, generator=draws).split(size))
+    return list(shuffled(n, seed, epoch).split(size))
 
 
 def _of_tensors(batch: Batch, size: int, seed: int, place: Callable[[Tensor], Tensor]) -> Feed:
