@@ -63,7 +63,8 @@ def test_a_stack_ends_where_each_alone_ends(optimizer: str, make: Any) -> None:
     x, labels = data()
     models = [make(seed) for seed in range(3)]
     others = copy.deepcopy(models)
-    seeds, how = [3, 4, 5], {"epochs": 15, "stop": 0.9, "batch_size": 8}
+    seeds = [3, 4, 5]
+    how: dict[str, Any] = {"epochs": 15, "stop": 0.9, "batch_size": 8}
     found = fit_many(
         models, (x, labels), F.cross_entropy, optimizer, lr=RATES, seeds=seeds, **how, **options
     )
@@ -128,6 +129,17 @@ def test_what_cannot_be_stacked_is_refused() -> None:
     for match, models, given in wrong:
         with pytest.raises(SpiritlevelError, match=match):
             fit_many(models, (x, labels[0]), F.cross_entropy, **given)
+
+    class Times(nn.Linear):
+        factor = 1.0
+
+        def forward(self, input: Tensor) -> Tensor:
+            return self.factor * super().forward(input)
+
+    twins = [Times(4, 3).double(), Times(4, 3).double()]
+    twins[1].factor = 2.0
+    with pytest.raises(SpiritlevelError, match="not of one architecture"):
+        fit_many(twins, (x, labels[0]), F.cross_entropy, **ok)
     frozen = net(0)
     frozen[0].weight.requires_grad_(False)
     for match, models, given in [

@@ -40,7 +40,7 @@ def fit_many(
     """Train networks of one architecture in place, all of them in every step.
 
     Network i meets the batches of `fit` with the seed i, or `seeds[i]`, and ends where that would
-    take it, to rounding. `data` is (x, y): one x, and one y or a list of them, one for each network.
+    take it, to rounding. `data` is (x, y): one x, and one y for all or a list with one for each.
     `loss(outputs, y)` is a mean. `optimizer` is "sgd", "sam" or "adam" with its options (momentum,
     weight_decay, rho, ...); `lr` one number, or one for each. Each stops for itself where the loss
     over all the data is at most `stop`; one that diverges ends alone, and its history says so.

@@ -9,12 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.training.rules import RULES, Rule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+FEW = 8  # examples on which a stack is compared with its networks
+UNLIKE = (
+    "models are not of one architecture, precision and device: stack those that are, and train the "
+    "others by themselves"
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ def asked(
     for seed in found:
         tensor_doors.seeded(seed)
     x, targets = _examples(data, models)
+    _refuse_other_functions(models, x[:FEW])
     return Asked(
         *(tuple(models), x, targets, loss, RULES[optimizer](**options)),
         *(tuple(map(float, rates)), tuple(map(int, found)), epochs, stop, batch_size),
@@ -86,13 +93,8 @@ def _refuse_unlike(models: Any) -> None:
     forms = [{n: (p.shape, p.dtype, p.device) for n, p in m.named_parameters()} for m in models]
     if not forms[0]:
         raise SpiritlevelError("models have no parameters: there is nothing to train")
-    if any(
-        form != forms[0] or str(m) != str(models[0]) for form, m in zip(forms, models, strict=True)
-    ):
-        raise SpiritlevelError(
-            "models are not of one architecture, precision and device: stack those that are, and "
-            "train the others by themselves"
-        )
+    if any(form != forms[0] for form in forms) or len({str(model) for model in models}) > 1:
+        raise SpiritlevelError(UNLIKE)
     if len({id(p) for m in models for p in m.parameters()}) < sum(map(len, forms)):
         raise SpiritlevelError("models share parameters: give each its own, or train them by fit")
     if any(True for _ in models[0].buffers()):
@@ -103,6 +105,15 @@ def _refuse_unlike(models: Any) -> None:
         raise SpiritlevelError("models drop out: a stack would drop the same; train them by fit")
     if not all(p.requires_grad for m in models for p in m.parameters()):
         raise SpiritlevelError("models have frozen parameters: train them by fit")
+
+
+@torch.no_grad()
+def _refuse_other_functions(models: Sequence[nn.Module], x: Tensor) -> None:
+    """A stack computes what its first network does; attributes that no parameter shows differ."""
+    for model in models[1:]:
+        stacked = functional_call(models[0], dict(model.named_parameters()), (x,))
+        if not torch.allclose(model(x), stacked, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise SpiritlevelError(UNLIKE)
 
 
 def _refuse_options(optimizer: str, options: dict[str, float]) -> None:
