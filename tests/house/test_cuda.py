@@ -137,3 +137,22 @@ def test_planes_are_the_same_on_both(kind: str) -> None:
         here, there = (torch.tensor(one.losses, dtype=torch.float64) for one in found)
         torch.testing.assert_close(there, here, rtol=1e-9, atol=0)
         assert found[0].sheets[0].accuracies == found[1].sheets[0].accuracies
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sam", "adam"])
+def test_a_stack_is_trained_as_on_the_cpu(optimizer: str) -> None:
+    """Steps are played from a graph there; one network ends before the other."""
+    x, y = randn(22, 4), labels(22)
+    stacks = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        models = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)) for _ in range(3)]
+        models = [model.double().to(device) for model in models]
+        found = sl.training.fit_many(
+            models, (x, y), F.cross_entropy, optimizer, lr=[0.1, 0.05, 0.2], epochs=20, stop=0.9
+        )
+        stacks.append((models, [len(history.epochs) for history in found]))
+    assert stacks[0][1] == stacks[1][1]
+    for here, there in zip(stacks[0][0], stacks[1][0], strict=True):
+        for a, b in zip(here.parameters(), there.parameters(), strict=True):
+            torch.testing.assert_close(b.cpu(), a, rtol=0, atol=1e-12)

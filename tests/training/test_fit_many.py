@@ -15,7 +15,7 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.training import SAM, fit, fit_many
 
 RATES = [0.05, 0.02, 0.1]
-RULES: dict[str, tuple[Any, dict[str, float]]] = {
+RULES: dict[str, tuple[Any, Any]] = {
     "sgd": (
         lambda m, lr: torch.optim.SGD(m.parameters(), lr=lr, momentum=0.9, weight_decay=0.01),
         {"momentum": 0.9, "weight_decay": 0.01},
