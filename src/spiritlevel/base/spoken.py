@@ -29,6 +29,13 @@ def times(factor: float) -> str:
     return f"{factor:.0f}" if factor < 1e5 else short_power(f"{factor:.1e}")
 
 
+def duration(seconds: float) -> str:
+    """In seconds, minutes or hours, two digits of them."""
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
+
+
 def share(part: float) -> str:
     """A part of a whole, as a fraction in words or in percent: 0.34 is a third."""
     near = min(FRACTIONS, key=lambda f: abs(part - f))

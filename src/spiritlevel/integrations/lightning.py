@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from spiritlevel.integrations.requiring import rate_of, required
-from spiritlevel.integrations.watching import Log, Looking
+from spiritlevel.base.requiring import required
+from spiritlevel.integrations.watching import Log, Looking, rate_of
 
 # Two packages have the same classes, and a Trainer wants those of its own.
 _OLD = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules

@@ -9,8 +9,8 @@ from torch import nn
 
 from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.integrations.requiring import rate_of, required
-from spiritlevel.integrations.watching import Log, Looking
+from spiritlevel.base.requiring import required
+from spiritlevel.integrations.watching import Log, Looking, rate_of
 
 INSTALL = "transformers accelerate"
 

@@ -54,3 +54,9 @@ class Looking:
 
     def end(self) -> None:
         self.watch.log = self._own
+
+
+def rate_of(optimizer: Any) -> float | None:
+    """The learning rate; None where there is none, or one for each of several groups."""
+    rates = {group.get("lr") for group in getattr(optimizer, "param_groups", ())}
+    return float(rates.pop()) if len(rates) == 1 and None not in rates else None

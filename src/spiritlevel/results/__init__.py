@@ -10,6 +10,7 @@ from spiritlevel.results.history import History
 from spiritlevel.results.landscape import Line, Surface
 from spiritlevel.results.result import Result, load
 from spiritlevel.results.spectra import Spectra
+from spiritlevel.results.study import Findings
 from spiritlevel.results.symmetry import Sharpening, Symmetries
 from spiritlevel.results.table import Table
 
@@ -20,6 +21,7 @@ __all__ = [
     "Certificate",
     "Claims",
     "Comparison",
+    "Findings",
     "Forecast",
     "History",
     "Line",

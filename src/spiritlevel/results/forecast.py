@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from spiritlevel.base.spoken import duration
 from spiritlevel.results.grid import Column, Grid, cells
 from spiritlevel.results.provenance import OfNetwork, remarks, versions_line
 from spiritlevel.results.result import Result, by_name
@@ -66,7 +67,7 @@ class Forecast(Result, kind="forecast", schema=1):
 
     def grid(self) -> Grid:
         p = self.provenance
-        total = f"{self.of}: about {_time(self.seconds)}, {self.products:.3g} products"
+        total = f"{self.of}: about {duration(self.seconds)}, {self.products:.3g} products"
         room = f"and {_size(self.memory)} beside the model and its data; usually to a factor of two"
         timed = ", ".join(f"{kind} {seconds:.2g} s" for kind, seconds in self.units.items())
         rest = [
@@ -81,12 +82,6 @@ class Forecast(Result, kind="forecast", schema=1):
     def records(self) -> list[dict[str, Any]]:
         names = ("name", "points", "products", "gradients", "passes", "seconds")
         return [{name: getattr(row, name) for name in names} for row in self.rows]
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.2g} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
 
 
 def _size(count: float) -> str:

@@ -16,9 +16,3 @@ def required(module: str, install: str) -> Any:
         raise SpiritlevelError(
             f"{module} cannot be imported ({error}): pip install {install}"
         ) from None
-
-
-def rate_of(optimizer: Any) -> float | None:
-    """The learning rate; None where there is none, or one for each of several groups."""
-    rates = {group.get("lr") for group in getattr(optimizer, "param_groups", ())}
-    return float(rates.pop()) if len(rates) == 1 and None not in rates else None

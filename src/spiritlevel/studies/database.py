@@ -1,0 +1,183 @@
+"""The file of a store: SQLite that loses nothing that was committed, opened with care."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from spiritlevel.base import doors
+from spiritlevel.base.errors import SpiritlevelError
+
+MAGIC = b"SQLite format 3\0"
+OURS = 0x53504C56  # "SPLV", where SQLite keeps whose file it is
+SCHEMA = 1
+PATIENCE = 60.0  # seconds that a writer waits for another one
+# Columns of numbers have no type: SQLite would store -0.0 in a REAL column as the integer 0.
+TABLES = """
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY, config TEXT NOT NULL, seed INTEGER NOT NULL, definition TEXT NOT NULL,
+    state TEXT NOT NULL, error TEXT NOT NULL, numbers TEXT, history TEXT, seconds REAL,
+    weights TEXT, host TEXT, created REAL);
+CREATE TABLE measures (
+    run TEXT NOT NULL, label TEXT NOT NULL, definition TEXT NOT NULL, value, stderr, residual,
+    bound, status TEXT NOT NULL, remedy TEXT NOT NULL, matvecs, seconds REAL,
+    PRIMARY KEY (run, definition, label));
+CREATE TABLE owners (
+    id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, started TEXT NOT NULL,
+    heartbeat REAL NOT NULL);
+CREATE TABLE claims (run TEXT PRIMARY KEY, owner TEXT NOT NULL);
+"""
+
+
+class Database:
+    """One connection to a store, and whether it may be written.
+
+    Every commit is synced (synchronous=FULL): neither a killed process nor a power cut loses it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
+        self.path = _named(path)
+        self._snapshot: tempfile.TemporaryDirectory[str] | None = None
+        if create and not self.path.exists():
+            with explained(self.path):
+                _create(self.path)
+        _refuse_others(self.path)
+        places = (self.path, self.path.parent)
+        self.writable = all(os.access(place, os.W_OK) for place in places)
+        with explained(self.path):
+            self.connection = self._connect() if self.writable else self._look()
+
+    def _connect(self) -> sqlite3.Connection:
+        found = _open(self.path, "mode=rw")
+        found.execute("PRAGMA synchronous = FULL")
+        return found
+
+    def _look(self) -> sqlite3.Connection:
+        """Read without writing, which WAL allows only where its other files are there or empty."""
+        log = self.path.with_name(self.path.name + "-wal")
+        if not log.exists() or log.stat().st_size == 0:
+            return _open(self.path, "mode=ro&immutable=1")
+        try:
+            found = _open(self.path, "mode=ro")
+            found.execute("SELECT count(*) FROM runs").fetchone()
+            return found
+        except sqlite3.OperationalError:  # what a kill left behind can only be read from a copy
+            self._snapshot = tempfile.TemporaryDirectory(prefix="spiritlevel-")
+            copy = Path(self._snapshot.name) / "store.db"
+            shutil.copyfile(self.path, copy)
+            shutil.copyfile(log, copy.with_name("store.db-wal"))
+            return _open(copy, "mode=rw")
+
+    def require_writable(self) -> None:
+        """Refuse to begin work that could not be kept."""
+        if not self.writable:
+            blocked = self.path if not os.access(self.path, os.W_OK) else self.path.parent
+            raise SpiritlevelError(
+                f"store={str(self.path)!r} cannot be written ({blocked} is read-only): copy it to "
+                "where it can be, or name another file"
+            )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """All that is written inside, or nothing of it."""
+        with explained(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        self.connection.close()
+        if self._snapshot is not None:
+            self._snapshot.cleanup()
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Errors of the disk and of SQLite in one line."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError) as error:
+        raise SpiritlevelError(
+            f"store={str(path)!r}: {error}; what was written before is kept: mend that (a full "
+            "disk, a lock, a broken file) and run again"
+        ) from None
+
+
+def _named(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(os.path.abspath(doors.file(path)))  # noqa: PTH100  links stay links
+    except SpiritlevelError as error:
+        raise SpiritlevelError(str(error).replace("path", "store", 1)) from None
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.as_uri()}?{mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=PATIENCE,
+        check_same_thread=False,
+    )
+
+
+def _create(path: Path) -> None:
+    """Made elsewhere and put into its place whole: who opens it sees a store or nothing."""
+    handle, made = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    try:
+        with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as new:
+            new.execute("PRAGMA journal_mode = WAL")
+            new.executescript(
+                f"BEGIN; {TABLES} PRAGMA application_id = {OURS}; PRAGMA user_version = {SCHEMA};"
+                "COMMIT;"
+            )
+        Path(made).chmod(0o666 & ~_umask())
+        with contextlib.suppress(FileExistsError):  # another one was faster
+            os.link(made, path)
+    finally:
+        Path(made).unlink()
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def _refuse_others(path: Path) -> None:
+    """Looks at the first bytes only, so that nothing of another file is touched."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except FileNotFoundError:
+        raise SpiritlevelError(
+            f"store={str(path)!r}: there is no such file; study.run() makes it"
+        ) from None
+    except OSError as error:
+        raise SpiritlevelError(f"store={str(path)!r} cannot be read: {error}") from None
+    whole = len(head) == 100 and head.startswith(MAGIC)
+    [version], [owner] = (
+        (struct.unpack(">I", head[60:64]), struct.unpack(">I", head[68:72]))
+        if whole
+        else ((0,), (0,))
+    )
+    if owner != OURS:
+        raise SpiritlevelError(
+            f"store={str(path)!r} is no store of a study, and is left as it is: name another file"
+        )
+    if version != SCHEMA:
+        raise SpiritlevelError(
+            f"store={str(path)!r} has the schema {version}, and this version reads {SCHEMA}: use "
+            "the version of spiritlevel that wrote it, or name another file"
+        )

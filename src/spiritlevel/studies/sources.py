@@ -1,0 +1,138 @@
+"""Where a study comes from: a file by its path, and the way to other processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import linecache
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from spiritlevel.base import doors
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
+from spiritlevel.studies.study import Study
+
+MAIN = "__study_main__"  # what a script is called where it is not the one that was started
+_loading: list[str] = []  # files that a worker executes right now
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study for another process: itself by reference, and the text of the files it is made in.
+
+    The text is read once, so that all workers have the same, whatever is edited meanwhile.
+    """
+
+    study: bytes
+    modules: dict[str, tuple[str, str, str]]  # name -> file, package, text
+    path: tuple[str, ...]
+
+
+def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
+    """The study of a Python file; its `name` chooses one of several."""
+    doors.a("path", path, (str, os.PathLike), "the name of a Python file with a Study in it")
+    file = Path(path).absolute()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))  # for what lies beside it
+    called = file.stem if file.stem.isidentifier() else "study"
+    known = sys.modules.get(called)
+    if known is not None and getattr(known, "__file__", None) != str(file):
+        called = f"study_{abs(hash(str(file)))}"
+    module = _executed(called, str(file), "", text)
+    found = {one.name: one for one in vars(module).values() if isinstance(one, Study)}
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        there = ", ".join(map(repr, found)) or "none"
+        raise SpiritlevelError(f"path={str(path)!r}: name one study of it; there are: {there}")
+    return found[name]
+
+
+def packed(study: Study) -> Source:
+    """What another process needs to have the same study."""
+    parts = [study.train, study.train_many, study.together, study.objective]
+    parts += [one.asked.entry.function for one in study.wanted.values()]
+    modules = {}
+    for function in parts:
+        name = getattr(function, "__module__", None)
+        if name and "." not in name and name not in modules:
+            modules[name] = _module(name)
+    try:
+        held = pickle.dumps(study)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise SpiritlevelError(
+            f"the study {study.name!r} cannot be sent to other processes ({in_one_line(error)}): "
+            'define train at the top level of a file, or use engine="here"'
+        ) from None
+    return Source(held, modules, tuple(p or str(Path.cwd()) for p in sys.path))
+
+
+def unpacked(source: Source) -> Study:
+    """The study, here."""
+    sys.path += [place for place in source.path if place not in sys.path]
+    names = {name: MAIN if name == "__main__" else name for name in source.modules}
+    for name, (file, package, text) in source.modules.items():
+        if getattr(sys.modules.get(names[name]), "__text__", None) != text:
+            _loading.append(file)
+            try:
+                _executed(names[name], file, package, text)
+            finally:
+                _loading.remove(file)
+    return _Unpickler(source.study, names).load()
+
+
+def refuse_recursion() -> None:
+    """A script that runs its study while a worker imports it would start workers without end."""
+    if _loading:
+        raise SpiritlevelError(
+            f"{_loading[-1]} runs its study while it is imported: put that under if __name__ == "
+            '"__main__":'
+        )
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, held: bytes, names: dict[str, str]) -> None:
+        super().__init__(io.BytesIO(held))
+        self.names = names
+
+    def find_class(self, module: str, name: str) -> Any:
+        return super().find_class(self.names.get(module, module), name)
+
+
+def _module(name: str) -> tuple[str, str, str]:
+    module = sys.modules.get(name)
+    file, kept = getattr(module, "__file__", None), getattr(module, "__text__", None)
+    try:
+        text = kept if kept is not None else Path(file or "").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise SpiritlevelError(
+            "the study is made in an interactive session, of which other processes know nothing: "
+            'write it to a file, or use engine="here"'
+        ) from None
+    return str(file), getattr(module, "__package__", None) or "", text
+
+
+def _executed(name: str, file: str, package: str, text: str) -> ModuleType:
+    """The text as a module of this name."""
+    spec = importlib.util.spec_from_loader(name, None, origin=file)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update(__file__=file, __package__=package, __text__=text)
+    linecache.cache.setdefault(file, (len(text), None, text.splitlines(True), file))
+    sys.modules[name] = module
+    try:
+        exec(compile(text, file, "exec"), vars(module))
+    except SpiritlevelError:
+        raise
+    except Exception as error:
+        raise SpiritlevelError(f"{file} cannot be imported: {in_one_line(error)}") from error
+    return module

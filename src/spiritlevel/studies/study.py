@@ -1,0 +1,264 @@
+"""A study: a grid of networks, how each is trained, and what is measured of it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from spiritlevel.base import doors
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.version import __version__
+from spiritlevel.measures.asking import Asked, asked
+from spiritlevel.objective import Objective
+from spiritlevel.results.history import History
+from spiritlevel.studies.definition import canonical, definition, digest
+from spiritlevel.studies.messages import Run
+
+if TYPE_CHECKING:
+    from spiritlevel.results.study import Findings
+    from spiritlevel.studies.engines.base import Engine
+    from spiritlevel.studies.store import Store
+
+Config = Mapping[str, Any]
+Job = tuple[Run, ...]
+AT = " @ representative"
+SETTINGS = ("tol", "rtol", "budget", "compile", "seed")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one training hands over.
+
+    Measures are taken of `objective`, the training loss at the trained point; `init` are the
+    weights before training and `losses` those of its steps, for measures that need them.
+    """
+
+    objective: Objective
+    numbers: Mapping[str, float]  # with the study's outcome
+    init: Any = None
+    losses: Sequence[float] | None = None
+    history: History | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One measure of a study, at the trained point or at the representative of its orbit."""
+
+    asked: Asked
+    moved: bool
+    definition: str
+
+    @property
+    def label(self) -> str:
+        return self.asked.label + AT * self.moved
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Networks over a grid, trained and measured; `run` goes on where it was, killed at any time.
+
+    - `grid`: axes with their values, of which all combinations are made, or the configurations.
+    - `train(config, seed)` -> Trained, with every global random state set from the seed.
+    - `representative`: measures that are taken where the weight norm of the orbit is least, too.
+    - `settings` of measures: tol, rtol, budget, compile, seed. Nothing is compiled unless asked
+      for, since "auto" asks the clock, and a run must come out the same when it is repeated.
+    - `version` stands for the source of `train` in the hash of a run.
+    - `train_many(((config, seed), ...))` trains a stack of at most `stack` networks, those with the
+      same `together(config)`; an exception in its answer stands for a network that failed.
+    - `objective(config, seed)`: untrained; with it and `keep_weights`, measures that are added are
+      taken of the stored weights. Without it the training is repeated for them.
+    - `controls`: axes or numbers that partial correlations are given.
+    """
+
+    name: str
+    grid: Mapping[str, Sequence[Any]] | Sequence[Config]
+    train: Callable[[Config, int], Trained]
+    measures: Sequence[str] = ()
+    seeds: int | Sequence[int] = 3
+    outcome: str = "gap"
+    representative: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    keep_weights: bool = False
+    version: str = ""
+    together: Callable[[Config], Hashable] | None = None
+    train_many: Callable[[Sequence[tuple[Config, int]]], Sequence[Trained | Exception]] | None = (
+        None
+    )
+    stack: int = 64
+    controls: Sequence[str] = ()
+    objective: Callable[[Config, int], Objective] | None = None
+
+    def __post_init__(self) -> None:
+        doors.a("name", self.name, str, "a text")
+        doors.function("train", self.train, "a configuration and a seed")
+        for name in ("together", "train_many", "objective"):
+            if getattr(self, name) is not None:
+                doors.function(name, getattr(self, name), "a configuration")
+        doors.a("outcome", self.outcome, str, "the name of a number that train returns")
+        doors.a("version", self.version, str, "a text")
+        doors.one_of("keep_weights", self.keep_weights, (True, False))
+        doors.number("stack", self.stack, 1, whole=True)
+        doors.a("settings", self.settings, Mapping, "a dict of settings of measure()")
+        for name in self.settings:
+            doors.one_of("a name in settings", name, SETTINGS)
+        if self.controls:
+            doors.names("controls", self.controls)
+        _ = self.configurations, self._seeds, self.wanted
+
+    # The plan ----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def configurations(self) -> tuple[dict[str, Any], ...]:
+        """All of the grid, each once, as plain values."""
+        found = tuple(_plain(config) for config in _configurations(self.grid))
+        if not found:
+            raise SpiritlevelError("grid is empty: give every axis a value")
+        seen: dict[str, int] = {}
+        for place, config in enumerate(found):
+            if (first := seen.setdefault(canonical(config), place)) != place:
+                raise SpiritlevelError(
+                    f"grid has the configuration {config} twice, at {first} and {place}: leave "
+                    "one out, and use seeds for repetitions"
+                )
+        return found
+
+    @functools.cached_property
+    def _seeds(self) -> tuple[int, ...]:
+        if isinstance(self.seeds, Integral):
+            doors.number("seeds", self.seeds, 1, whole=True)
+            return tuple(range(int(self.seeds)))
+        doors.a("seeds", self.seeds, Sequence, "their number, or a list of whole numbers")
+        for seed in self.seeds:
+            doors.number("a seed of seeds", seed, 0, whole=True)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise SpiritlevelError(f"seeds={self.seeds!r}: give at least one, and each once")
+        return tuple(int(seed) for seed in self.seeds)
+
+    @functools.cached_property
+    def definition(self) -> str:
+        """Of what trains: its source, or the version."""
+        if self.version:
+            return f"version {self.version}"
+        if self.train_many is not None:
+            return definition("train_many", self.train_many)
+        return definition("train", self.train)
+
+    @functools.cached_property
+    def wanted(self) -> dict[str, Wanted]:
+        """All measures by their labels, in the order in which they are taken."""
+        here, moved = (asked(given) if given else [] for given in self._asked())
+        both = [(one, False) for one in here] + [(one, True) for one in moved]
+        found = [Wanted(one, far, self._taken(one, far)) for one, far in both]
+        return {one.label: one for one in found}
+
+    def _asked(self) -> tuple[Sequence[str], Sequence[str]]:
+        for name in ("measures", "representative"):
+            if isinstance(given := getattr(self, name), str):
+                raise SpiritlevelError(f"{name} is {given!r}; give a list of names: [{given!r}]")
+        return self.measures, self.representative
+
+    def _taken(self, one: Asked, moved: bool) -> str:
+        """What a measure is: its label, the settings, this version, and the source of your own."""
+        function, own = one.entry.function, ""
+        if not function.__module__.startswith("spiritlevel.") and not self.version:
+            own = definition(f"the measure {one.name}", function)
+        return digest(one.label, moved, dict(self.settings), __version__, own or self.version)
+
+    def runs(self) -> list[Run]:
+        """Every network of the plan, one configuration after another."""
+        pairs = itertools.product(self.configurations, self._seeds)
+        return [Run(config, seed, digest(config, seed, self.definition)) for config, seed in pairs]
+
+    def jobs(self) -> list[Job]:
+        """Runs that are trained together: fixed by the plan, whatever is done already."""
+        if self.train_many is None:
+            return [(run,) for run in self.runs()]
+        stacks: dict[Hashable, list[Run]] = {}
+        for run in self.runs():
+            kind = self.together(run.config) if self.together is not None else None
+            stacks.setdefault(kind, []).append(run)
+        size = self.stack
+        return [tuple(s[i : i + size]) for s in stacks.values() for i in range(0, len(s), size)]
+
+    # What is done with it ----------------------------------------------------------------------
+
+    def run(
+        self,
+        store: str | os.PathLike[str] | Store = "study.db",
+        *,
+        engine: str | Engine = "here",
+        workers: int | None = None,
+        ray_address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        retry: bool = False,
+    ) -> Store:
+        """Compute what the store does not hold, and return the store.
+
+        `engine` is "here", "pool" or "ray"; `resources` of one job on Ray are num_cpus, num_gpus
+        and memory in bytes. `retry` tries again what failed. After Ctrl-C it goes on from there.
+        """
+        from spiritlevel.studies.driver import drive
+        from spiritlevel.studies.engines import chosen
+        from spiritlevel.studies.store import Store
+
+        made = chosen(engine, workers, ray_address, resources)
+        doors.one_of("retry", retry, (True, False))
+        kept = store if isinstance(store, Store) else Store(store, create=True)
+        drive(self, kept, made, retry=retry)
+        return kept
+
+    def findings(self, store: str | os.PathLike[str] | Store, **options: Any) -> Findings:
+        """How well each measure ranks the outcome, over the networks that are done."""
+        from spiritlevel.studies.analysis import analyse
+        from spiritlevel.studies.store import Store
+
+        kept = store if isinstance(store, Store) else Store(store)
+        chosen = {"name": self.name, "outcome": self.outcome, "controls": tuple(self.controls)}
+        status = kept.status(self)
+        told = {"planned": status.planned, "failed": len(status.failed)}
+        return analyse(kept.networks(self), **{**chosen, **told, **options})
+
+
+def _configurations(grid: Any) -> list[dict[str, Any]]:
+    if isinstance(grid, Mapping):
+        axes = {name: _values(name, values) for name, values in grid.items()}
+        combined = itertools.product(*axes.values()) if axes else ()
+        return [dict(zip(axes, values, strict=True)) for values in combined]
+    if not isinstance(grid, Sequence) or isinstance(grid, str):
+        raise SpiritlevelError(
+            f"grid is a {type(grid).__name__}; give axes with their values, or configurations"
+        )
+    for config in grid:
+        doors.a("a configuration of grid", config, Mapping, "a dict of axes and values")
+    return [dict(config) for config in grid]
+
+
+def _values(name: Any, values: Any) -> list[Any]:
+    if hasattr(values, "tolist"):  # numpy's
+        values = values.tolist()
+    if isinstance(values, (str, Mapping)) or not isinstance(values, (Sequence, range)):
+        raise SpiritlevelError(f"the axis {name!r} of grid is {doors.shown(values)}: give a list")
+    return list(values)
+
+
+def _plain(config: Mapping[Any, Any]) -> dict[str, Any]:
+    """Numbers, texts and booleans by name: what JSON holds and statistics can group."""
+    found = {}
+    for name, value in config.items():
+        plain = value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
+        finite = not isinstance(plain, float) or math.isfinite(plain)
+        if not isinstance(name, str) or not name or not isinstance(plain, (bool, int, float, str)):
+            raise SpiritlevelError(
+                f"grid holds {name!r}: {doors.shown(value)}; give names with numbers, texts or "
+                "booleans, and let train make the rest of them"
+            )
+        if not finite:
+            raise SpiritlevelError(f"grid holds {name!r}: {plain}; give a finite number")
+        found[name] = plain
+    return found
