@@ -103,7 +103,8 @@ def row(label: str, made: tuple[Network, ...], place: int = 0) -> Row:
 
 def _tau(label: str, made: tuple[Network, ...]) -> float:
     pairs = [(n.values[label], n.numbers["gap"]) for n in made if math.isfinite(n.values[label])]
-    return float(kendalltau(*zip(*pairs, strict=True)).statistic)
+    found: Any = kendalltau(*zip(*pairs, strict=True))
+    return float(found.statistic)
 
 
 def _interval(value: float, half: float) -> Ranked:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spiritlevel.report.pictures import Words
 from spiritlevel.report.study_data import scatter_data
-from spiritlevel.report.study_limits import limits
+from spiritlevel.report.study_limits import limits, listed
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.ranking import Line, axis_of, by_tau, configurations, known, lines
 from spiritlevel.results.study import Findings, Ranked, Row
@@ -31,7 +31,7 @@ def study_words(findings: Findings) -> Words:
         "ladder": _ladder(ranked),
         "columns": _columns(findings),
         "rows": [_row(row, findings) for row in sorted(findings.rows, key=by_tau)],
-        "controls": ", ".join(map(plain_words, findings.controls)),
+        "controls": listed([plain_words(name) for name in findings.controls]),
         "limits": limits(findings),
         "notes": remarks(findings.provenance),
         "cost": _cost(findings),
@@ -113,7 +113,7 @@ def _ladder(ranked: Sequence[Line]) -> Words | None:
         if row is None or not known(row.tau):
             return None
         tau, (sign, _) = row.tau, LEAST if row.invariant else HERE
-        words = {"name": row.name, "sign": sign, "invariant": row.invariant, "clear": tau.clear}
+        words = {"name": row.name, "sign": sign, "invariant": row.invariant, "open": not tau.clear}
         places = {"at": at(tau.value), "low": at(tau.low), "high": at(tau.high)}
         return {**words, **places, "number": two(tau.value), "interval": interval(tau)}
 
@@ -138,22 +138,23 @@ def _ladder(ranked: Sequence[Line]) -> Words | None:
 def _columns(findings: Findings) -> list[Words]:
     """Those that say something in some row."""
     rows = findings.rows
+    signs = any(row.signs is not None for row in rows)
     wanted = {
-        "tau": ("tau", "95 % interval", True),
-        "tau_a": ("tau-a", "", True),
-        "psi": ("Ψ", "by axis", any(row.psi is not None for row in rows)),
-        "information": ("K", "", any(row.information is not None for row in rows)),
-        "signs": ("sign error", "mean", any(row.signs is not None for row in rows)),
-        "p90": ("", "90 %", any(row.signs is not None for row in rows)),
-        "largest": ("", "largest", any(row.signs is not None for row in rows)),
-        "partial": ("partial tau", "95 % interval", any(row.partial is not None for row in rows)),
-        "gain": ("change", "orbit divided out", any(row.gain is not None for row in rows)),
-        "p": ("p", "Holm", True),
-        "n": ("networks", "", True),
+        "tau": ("tau", "", "95 % interval", True),
+        "tau_a": ("tau-a", "", "", True),
+        "psi": ("Ψ", "", "by axis", any(row.psi is not None for row in rows)),
+        "information": ("K", "", "", any(row.information is not None for row in rows)),
+        "mean": ("sign error", "", "mean", signs),
+        "p90": ("", "sign error", "90 %", signs),
+        "largest": ("", "sign error", "largest", signs),
+        "partial": ("partial tau", "", "95 % interval", any(known(row.partial) for row in rows)),
+        "gain": ("change", "", "orbit divided out", any(known(row.gain) for row in rows)),
+        "p": ("p", "", "Holm", True),
+        "n": ("networks", "", "", True),
     }
     return [
-        {"name": name, "title": title, "under": under}
-        for name, (title, under, there) in wanted.items()
+        {"name": name, "title": title, "quiet": quiet, "under": under}
+        for name, (title, quiet, under, there) in wanted.items()
         if there
     ]
 
@@ -186,11 +187,8 @@ def cell(row: Row, column: str) -> Words:
             return {"value": None, "text": "", "under": ""}
         text = two(ranked.value, plus=column == "gain")
         return {"value": ranked.value, "text": text, "under": _ends(ranked)}
-    if column in ("signs", "p90", "largest"):
-        name = "mean" if column == "signs" else column
-        value = None if row.signs is None else getattr(row.signs, name)
-    else:
-        value = getattr(row, column)
+    told = row.signs if column in ("mean", "p90", "largest") else row
+    value = None if told is None else getattr(told, column)
     if value is None or not math.isfinite(value):
         return {"value": None, "text": "", "under": ""}
     shown = {"p": chance, "n": lambda n: f"{n:,}"}.get(column, two)

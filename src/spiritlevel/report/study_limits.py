@@ -30,7 +30,7 @@ def _grid(findings: Findings) -> str:
     many, there = len(set(configurations(findings.networks))), len(findings.networks)
     if not many:
         return ""
-    axes = _listed([axis.replace("_", " ") for axis in findings.axes])
+    axes = listed([axis.replace("_", " ") for axis in findings.axes])
     varied = f", which differ in {axes}" if axes else ""
     return (
         f"All of it is about {there:,} networks of {many:,} "
@@ -49,7 +49,7 @@ def _still(findings: Findings) -> str:
             if value not in values:
                 values.append(value)
     fixed = [f"{axis.replace('_', ' ')} ({v[0]})" for axis, v in seen.items() if len(v) == 1]
-    return f"Nothing is said of what did not vary: {_listed(fixed)}." if fixed else ""
+    return f"Nothing is said of what did not vary: {listed(fixed)}." if fixed else ""
 
 
 def _many(findings: Findings) -> str:
@@ -74,8 +74,8 @@ def _turned(findings: Findings) -> str:
     who = "Every measure" if wrong == len(told) else f"{wrong} of {len(told)} measures"
     does = "puts" if wrong in (1, len(told)) else "put"
     return (
-        f"{who} {does} at least one pair of configurations in the wrong order with certainty: the "
-        "largest sign error is 1. A good tau is no promise for a comparison of two networks."
+        f"{who} {does} some two configurations in the wrong order in every comparison that counts: "
+        "the largest sign error is 1. A good tau is no promise for two networks."
     )
 
 
@@ -107,9 +107,10 @@ def _missing(findings: Findings) -> str:
     part = [f"{row.title} ({row.n:,})" for row in findings.rows if row.n < there]
     few = part[:4] + ([f"{len(part) - 4} others"] if len(part) > 4 else [])
     have = "does not have all networks" if len(part) == 1 else "do not have all networks"
-    return f"{_listed(few)} {have}: its tau is of those that have it." if part else ""
+    return f"{listed(few)} {have}: its tau is of those that have it." if part else ""
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """width, rate and batch."""
     *others, last = words or [""]
     return f"{', '.join(others)} and {last}" if others else last

@@ -4,8 +4,9 @@ const told = JSON.parse(byId("study").textContent);
 const TALL = 330;
 const NEAR = 40; // pixels: what is farther from the pointer is not meant
 const R = 4.6;
+const ASK = "Point at a network, or go through them with the arrow keys.";
 const { outcome, axes, measures, lines, configurations, seeds } = told;
-const chosen = { line: 0, axis: axes.length ? 0 : -1, network: null };
+const chosen = { line: Math.max(lines.findIndex((line) => line.length > 1), 0), axis: axes.length ? 0 : -1, network: null };
 let plots = [];
 
 const SHAPES = [
@@ -117,7 +118,7 @@ function tell(network) {
   chosen.network = network;
   light();
   if (network === null) {
-    byId("told").textContent = "";
+    byId("told").textContent = ASK;
     return;
   }
   const config = axes.map((axis) => `${axis.name} ${axis.values[axis.at[network]] ?? "not known"}`);
@@ -142,7 +143,7 @@ function show() {
   const members = lines[chosen.line].map((place) => measures[place]);
   plots = [];
   chosen.network = null;
-  byId("told").textContent = "";
+  byId("told").textContent = ASK;
   byId("plots").replaceChildren();
   plots = members.map((measure) => plot(byId("plots"), measure));
   byId("measure").value = chosen.line;
