@@ -116,16 +116,17 @@ def _draw_networks(axes: Axes, findings: Findings, row: Row, by: str | None) -> 
     x, error, y = np.array([t[:3] for t in there], dtype=float).reshape(-1, 3).T
     for axis, values in ((axes.xaxis, x), (axes.yaxis, y)):
         _scaled(axes, axis, values)
+    wide = np.where(np.isfinite(error), error, 0.0)
+    colors = np.full(len(there), COLORS[0], dtype=object)
     for place, value in enumerate([None] if by is None else findings.axes[by]):
         mine = np.array([by is None or t[3].get(by) == value for t in there], dtype=bool)
         color, mark = COLORS[place % len(COLORS)], SHAPES[place % len(SHAPES)]
-        wide = np.where(np.isfinite(error), error, 0.0)[mine]
-        axes.hlines(y[mine], x[mine] - wide, x[mine] + wide, color=color, lw=0.6, alpha=0.5)
-        axes.plot(
-            *(x[mine], y[mine], mark),
-            **{"ms": 4, "color": color, "alpha": 0.85, "mec": "white", "mew": 0.4},
-            label=str(value),
-        )
+        colors[mine] = color
+        style = {"ms": 4, "color": color, "mec": "white", "mew": 0.4}
+        axes.plot(x[mine], y[mine], mark, **style, label=str(value))
+    axes.set_xlim(axes.get_xlim())  # of the networks: a wide error does not move them together
+    low = np.maximum(x - wide, 1e-6 * x) if axes.get_xscale() == "log" else x - wide
+    axes.hlines(y, low, x + wide, colors=list(colors), lw=0.6, alpha=0.5, zorder=1)
     log = ", log axis" if axes.get_xscale() == "log" else ""
     axes.set_title(f"tau {row.tau.text}", loc="left", fontsize=SMALL)
     axes.set_xlabel(row.title + log)
