@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.report.pictures import Words
-from spiritlevel.report.study_data import scatter_data
+from spiritlevel.report.study_data import scatter_data, value_words
 from spiritlevel.report.study_limits import limits, listed
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.ranking import Line, axis_of, by_tau, configurations, known, lines
 from spiritlevel.results.study import Findings, Ranked, Row
 
 HERE, LEAST = ("●", "moves"), ("◆", "stays")  # colour is never alone: each kind has its own sign
+MANY = 16  # values of an axis, that are not all listed
 
 
 def study_words(findings: Findings) -> Words:
@@ -82,7 +83,10 @@ def _key(label: str, row: Row, sign: tuple[str, str]) -> Words:
 
 
 def _axis(name: str, values: Sequence[Any]) -> Words:
-    return {"name": plain_words(name), "values": [str(value) for value in values]}
+    """The values, or the ends of many."""
+    texts = [value_words(value) for value in values]
+    many = [f"{texts[0]} to {texts[-1]}", f"({len(texts)} values)"]
+    return {"name": plain_words(name), "values": texts if len(texts) <= MANY else many}
 
 
 def _made(findings: Findings) -> str:

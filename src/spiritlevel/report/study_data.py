@@ -20,7 +20,9 @@ def scatter_data(findings: Findings, lines: Sequence[Line]) -> Words:
     made = findings.networks
     places = {row.name: place for place, row in enumerate(findings.rows)}
     return {
-        "outcome": _column(findings.outcome, [n.numbers.get(findings.outcome) for n in made]),
+        "outcome": _column(
+            findings.outcome.replace("_", " "), [n.numbers.get(findings.outcome) for n in made]
+        ),
         "axes": [_axis(name, values, made) for name, values in findings.axes.items()],
         "configurations": configurations(made),
         "seeds": [network.seed for network in made],
@@ -32,7 +34,7 @@ def scatter_data(findings: Findings, lines: Sequence[Line]) -> Words:
 def _column(name: str, values: Sequence[float | None]) -> Words:
     known = scale(values)
     log = known is not None and known.log
-    return {"name": name.replace("_", " "), "values": [five(v) for v in values], "log": log}
+    return {"name": name, "values": [five(v) for v in values], "log": log}
 
 
 def _measure(row: Row, made: Sequence[Network]) -> Words:
@@ -64,15 +66,19 @@ def _short(value: float) -> float | int:
     return int(value) if value == int(value) and abs(value) < 1e6 else value
 
 
+def value_words(value: Any) -> str:
+    """A value of an axis: six digits tell those of a grid apart."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _axis(name: str, values: Sequence[Any], made: Sequence[Network]) -> Words:
     """The values of an axis, where each network has its own, and which share a colour."""
     known = list(values)
     at = [known.index(n.config[name]) if n.config.get(name) in known else None for n in made]
     groups, labels = _groups(known)
-    texts = [str(value) for value in known]
     return {
         "name": name.replace("_", " "),
-        "values": texts,
+        "values": [value_words(value) for value in known],
         "at": at,
         "groups": groups,
         "labels": labels,
@@ -83,7 +89,7 @@ def _groups(values: Sequence[Any]) -> tuple[list[int], list[str]]:
     """A group for each value; more values than there are colours share them in their order."""
     many = len(values)
     if many <= COLOURS:
-        return list(range(many)), [str(value) for value in values]
+        return list(range(many)), [value_words(value) for value in values]
     groups = [place * COLOURS // many for place in range(many)]
     members = [
         [str(v) for v, g in zip(values, groups, strict=True) if g == k] for k in range(COLOURS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spiritlevel.report.study_data import value_words
 from spiritlevel.results.ranking import configurations, known
 from spiritlevel.results.study import Findings, Network
 
@@ -48,7 +49,9 @@ def _still(findings: Findings) -> str:
             values = seen.setdefault(axis, [])
             if value not in values:
                 values.append(value)
-    fixed = [f"{axis.replace('_', ' ')} ({v[0]})" for axis, v in seen.items() if len(v) == 1]
+    fixed = [
+        f"{axis.replace('_', ' ')} ({value_words(v[0])})" for axis, v in seen.items() if len(v) == 1
+    ]
     return f"Nothing is said of what did not vary: {listed(fixed)}." if fixed else ""
 
 
