@@ -91,8 +91,8 @@ def _groups(values: Sequence[Any]) -> tuple[list[int], list[str]]:
     if many <= COLOURS:
         return list(range(many)), [value_words(value) for value in values]
     groups = [place * COLOURS // many for place in range(many)]
-    members = [
-        [str(v) for v, g in zip(values, groups, strict=True) if g == k] for k in range(COLOURS)
-    ]
+    members: list[list[str]] = [[] for _ in range(COLOURS)]
+    for value, group in zip(values, groups, strict=True):
+        members[group].append(value_words(value))
     joined = [one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in members]
     return groups, joined
