@@ -72,7 +72,10 @@ _HOMES = {
     "worst_in_ball": "measures",
     "default_objective": "objective.default",
 }
-_MODULES = ("bounds", "coordinates", "landscape", "orbit", "symmetry", "training", "witnesses")
+_MODULES = (
+    *("bounds", "coordinates", "landscape", "orbit", "studies", "symmetry", "training"),
+    "witnesses",
+)
 
 __all__ = [
     "CLAIMS",
@@ -128,6 +131,7 @@ __all__ = [
     "scaled",
     "sharpen",
     "sharpen_many",
+    "studies",
     "symmetries",
     "symmetry",
     "trace",
@@ -140,7 +144,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from spiritlevel import bounds, coordinates, landscape, orbit, symmetry, training, witnesses
+    from spiritlevel import (
+        bounds,
+        coordinates,
+        landscape,
+        orbit,
+        studies,
+        symmetry,
+        training,
+        witnesses,
+    )
     from spiritlevel.audits.audit import audit
     from spiritlevel.audits.comparison import compare
     from spiritlevel.audits.forecast import estimate

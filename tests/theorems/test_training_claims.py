@@ -17,7 +17,7 @@ import spiritlevel as sl
 from cases import small_net
 from spiritlevel import SpiritlevelError
 from spiritlevel.theorems import CLAIMS, Claim, Finding, Setting, aware, boxes, noise, searching
-from spiritlevel.theorems.statistics import kendall, paired_interval
+from spiritlevel.theorems.statistics import paired_interval
 from spiritlevel.training.discrete import energies
 
 LONG = ("dense_solutions", "sam_with_bias", "rate_over_batch")
@@ -307,12 +307,6 @@ def test_intervals_are_those_of_scipy() -> None:
     assert (low, high) == pytest.approx((interval.low, interval.high))
     assert mean == pytest.approx(values.mean())
     assert paired_interval([1.0]) == (1.0, -math.inf, math.inf)
-
-
-def test_kendall_by_hand() -> None:
-    """3 pairs: two in order, one against."""
-    assert kendall([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
-    assert kendall([1, 1, 1], [1, 2, 3]) == 0
 
 
 def test_one_on_a_network_without_rescalings_is_refused() -> None:

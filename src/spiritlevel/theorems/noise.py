@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spiritlevel.base.ranks import kendall
 from spiritlevel.base.tensors import generator
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective
@@ -19,7 +20,7 @@ from spiritlevel.symmetry import symmetries
 from spiritlevel.theorems import courses
 from spiritlevel.theorems.base import Claim, Finding, Witness
 from spiritlevel.theorems.setting import Setting
-from spiritlevel.theorems.statistics import kendall, paired_interval
+from spiritlevel.theorems.statistics import paired_interval
 
 RATES = (0.05, 0.1, 0.2)
 BATCHES = (8, 16, 32, 64)
@@ -183,7 +184,7 @@ def check_ratio(runs: list[Run], data: tuple[Tensor, Tensor]) -> Finding:
 def _interval(runs: list[Run], values: np.ndarray, seeds: np.ndarray) -> tuple[float, float, float]:
     """The mean of tau over the seeds, each with its own grid, and its t interval."""
     ratios = np.array([run.ratio for run in runs])
-    return paired_interval([kendall(ratios[seeds == s], values[seeds == s]) for s in set(seeds)])
+    return paired_interval([kendall(ratios[seeds == s], values[seeds == s]).b for s in set(seeds)])
 
 
 def _within(runs: list[Run], sharpness: list[float], label: str, same: str) -> float:
@@ -192,7 +193,7 @@ def _within(runs: list[Run], sharpness: list[float], label: str, same: str) -> f
     for value, run in zip(sharpness, runs, strict=True):
         key = (getattr(run, same), run.seed)
         groups.setdefault(key, []).append((getattr(run, label), value))
-    return float(np.mean([kendall(*zip(*pairs, strict=True)) for pairs in groups.values()]))
+    return float(np.mean([kendall(*zip(*pairs, strict=True)).b for pairs in groups.values()]))
 
 
 def draw_ratio(runs: list[Run], data: tuple[Tensor, Tensor]) -> str:

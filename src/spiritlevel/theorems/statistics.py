@@ -1,11 +1,10 @@
-"""Intervals for claims that are about means and ranks, not about single networks."""
+"""Intervals for claims that are about means, not about single networks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import kendalltau
 from scipy.stats import t as student
 
 LEVEL = 0.95
@@ -19,9 +18,3 @@ def paired_interval(differences: Sequence[float] | np.ndarray) -> tuple[float, f
         return float(found.mean()) if n else np.nan, -np.inf, np.inf
     half = student.ppf((1 + LEVEL) / 2, n - 1) * found.std(ddof=1) / n**0.5
     return float(found.mean()), float(found.mean() - half), float(found.mean() + half)
-
-
-def kendall(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """Kendall's tau-b; 0 where one of them does not vary."""
-    tau = float(np.asarray(kendalltau(x, y))[0])
-    return tau if np.isfinite(tau) else 0.0

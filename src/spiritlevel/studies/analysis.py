@@ -1,0 +1,120 @@
+"""All statistics of a study: how well each measure ranks the outcome of its networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spiritlevel.base.doors import a, number
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.results.provenance import provenance
+from spiritlevel.results.study import Findings, Network
+from spiritlevel.studies.given import axes, enough, varied
+from spiritlevel.studies.rows import rows
+from spiritlevel.studies.sample import Sample, sampled
+from spiritlevel.studies.signs import LEAST
+
+FEW = 10  # configurations: percentiles over so few resampled ones are too narrow
+
+
+def analyse(
+    networks: Sequence[Network],
+    *,
+    outcome: str = "gap",
+    controls: Sequence[str] = (),
+    examples: int | None = None,
+    least: float = LEAST,
+    resamples: int = 1000,
+    seed: int = 0,
+    name: str = "study",
+    planned: int | None = None,
+    failed: int = 0,
+) -> Findings:
+    """How well each measure of the networks ranks one of their numbers, the `outcome`.
+
+    `controls` are axes or numbers that partial correlations are given. The noise of the outcome,
+    for the sign error, is a number "<outcome>_stderr" of each network, or sqrt(e (1 - e) /
+    `examples`) for its "test_error" e on so many test examples; environments with fewer than
+    `least` effective pairs are left out of it. How many networks were `planned` and how many of
+    them `failed` is told, not used.
+    """
+    begin = time.perf_counter()
+    _refuse(networks, resamples, examples, least, name, planned, failed)
+    sample, kept = sampled(networks, outcome, controls, examples, resamples, seed)
+    values, refused = _measured(kept)
+    found = tuple(rows(sample, values, least))
+    notes = _notes(sample, len(networks), outcome, len(found))
+    planned = len(networks) + failed if planned is None else planned
+    told = provenance(begin, notes, planned=planned, failed=failed)
+    told["refused"] = refused
+    return Findings(
+        name,
+        outcome,
+        _axes([one.config for one in kept]),
+        tuple([controls] if isinstance(controls, str) else controls),
+        found,
+        tuple(networks),
+        told,
+    )
+
+
+def _refuse(
+    networks: Any, resamples: Any, examples: Any, least: Any, name: Any, planned: Any, failed: Any
+) -> None:
+    wanted = "a list of networks, as Findings.networks holds them"
+    a("networks", networks, Sequence, wanted)
+    if isinstance(networks, str) or not all(isinstance(one, Network) for one in networks):
+        raise SpiritlevelError(f"networks holds something else: give {wanted}")
+    enough(np.ones(len(networks), bool), "been given", 3)
+    number("resamples", resamples, 1, whole=True)
+    number("least", least, above=0)
+    a("name", name, str, "the name of the study")
+    number("failed", failed, 0, whole=True)
+    for word, value in (("examples", examples), ("planned", planned)):
+        if value is not None:
+            number(word, value, 1, whole=True)
+
+
+def _measured(networks: Sequence[Network]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The values of every measure that can be ranked, and why others cannot."""
+    found, refused = {}, {}
+    for label in dict.fromkeys(label for one in networks for label in one.values):
+        row = np.array([one.values.get(label, np.nan) for one in networks], dtype=float)
+        try:
+            enough(~np.isnan(row), "it", 3)
+            varied(it=row[~np.isnan(row)])
+            found[label] = row
+        except SpiritlevelError as error:
+            refused[label] = str(error)
+    if not found:
+        raise SpiritlevelError("networks: no measure of theirs varies; give some with values")
+    return found, refused
+
+
+def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The axes that vary with their values, numbers in order."""
+    found = {}
+    for axis in axes(configs, len(configs)):
+        values = list({repr(config[axis]): config[axis] for config in configs}.values())
+        numbers = all(isinstance(value, (int, float)) for value in values)
+        found[axis] = sorted(values) if numbers else values
+    return found
+
+
+def _notes(sample: Sample, networks: int, outcome: str, measures: int) -> list[str]:
+    found = [f"p is adjusted for {measures} measures"] if measures > 1 else []
+    if networks > len(sample.outcome):
+        found.append(f"{networks - len(sample.outcome)} networks have no {outcome}: left out")
+    along = sample.along(np.ones(len(sample.outcome), bool))
+    lacking = {axis: pairs.incomplete for axis, pairs in along.items() if pairs.incomplete}
+    if lacking:
+        where = ", ".join(f"{count} along {axis}" for axis, count in lacking.items())
+        found.append(f"the grid has holes, settings that lack a value: {where}")
+    if sample.noise is None and along:
+        found.append(f"no noise of {outcome} is told: all pairs count alike in the sign error")
+    if (size := sample.draws.shape[1]) < FEW:
+        found.append(f"{size} configurations are few: the intervals are too narrow")
+    return found

@@ -1,0 +1,99 @@
+"""What the statistics are given: rows of numbers of networks, and their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spiritlevel.base.doors import shown
+from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensor_doors import seeded
+
+Numbers = Sequence[float] | np.ndarray
+
+
+def column(name: str, value: Any) -> np.ndarray:
+    """The numbers in a row; refuse what is none."""
+    wrong = SpiritlevelError(f"{name}={shown(value)}: give a list of numbers, one for each network")
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise wrong
+    try:
+        found = np.asarray(list(value) if not hasattr(value, "__array__") else value, dtype=float)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if found.ndim != 1 or not len(found):
+        raise wrong
+    return found
+
+
+def matched(**given: Any) -> list[np.ndarray]:
+    """Several rows, all of them as long as the first."""
+    found = {name: column(name, value) for name, value in given.items()}
+    (first, size), *others = ((name, len(row)) for name, row in found.items())
+    for name, length in others:
+        if length != size:
+            raise SpiritlevelError(
+                f"{first} has {size} numbers and {name} has {length}: give one for each network"
+            )
+    return list(found.values())
+
+
+def labels(name: str, value: Any, size: int) -> np.ndarray:
+    """Which configuration each network is of, numbered as they come."""
+    right = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    if not right or len(value) != size or not all(isinstance(one, Hashable) for one in value):
+        raise SpiritlevelError(
+            f"{name}={shown(value)}: give a list with the configuration of each of {size} networks"
+        )
+    return numbered(value)
+
+
+def numbered(values: Iterable[Any]) -> np.ndarray:
+    """Equal values get equal numbers, 0 for the first."""
+    seen: dict[Any, int] = {}
+    return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
+
+
+def axes(configs: Any, size: int) -> dict[str, np.ndarray]:
+    """The axes that vary, with the number of each network's value on it."""
+    wanted = "give a list with the axes and values of each network"
+    if not isinstance(configs, Sequence) or isinstance(configs, str):
+        raise SpiritlevelError(f"configs={shown(configs)}: {wanted}")
+    if not all(isinstance(one, Mapping) for one in configs):
+        raise SpiritlevelError(f"configs={shown(configs)} holds more than mappings: {wanted}")
+    if len(configs) != size:
+        raise SpiritlevelError(f"configs has {len(configs)} entries for {size} networks: {wanted}")
+    names = list(configs[0])
+    for one in configs:
+        if set(one) != set(names):
+            raise SpiritlevelError(f"configs has axes {names} and {list(one)}: {wanted}")
+    codes = {name: numbered(_key(one[name]) for one in configs) for name in names}
+    return {name: found for name, found in codes.items() if found.max() > 0}
+
+
+def _key(value: Any) -> Any:
+    """Lists are values too; True is not 1."""
+    return (type(value) is bool, value if isinstance(value, Hashable) else repr(value))
+
+
+def enough(known: np.ndarray, what: str, least: int = 2) -> None:
+    """Refuse too few networks."""
+    if known.sum() < least:
+        raise SpiritlevelError(
+            f"{known.sum()} networks have {what}: this needs at least {least}, give more"
+        )
+
+
+def varied(**given: np.ndarray) -> None:
+    """Refuse what is the same everywhere: it has no order."""
+    for name, row in given.items():
+        if (row == row[0]).all():
+            raise SpiritlevelError(f"{name} is {row[0]:g} everywhere: give one that varies")
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Draws of its own; numpy has no negative seeds."""
+    seeded(seed)
+    return np.random.default_rng(int(seed) % 2**64)
