@@ -9,6 +9,7 @@ from spiritlevel.cli import compare as comparing
 from spiritlevel.cli import landscape as drawing
 from spiritlevel.cli import measure as measuring
 from spiritlevel.cli import report as reporting
+from spiritlevel.cli import study as studying
 from spiritlevel.cli import train as training
 from spiritlevel.cli import watch as watching
 from spiritlevel.cli.app import app, join
@@ -24,6 +25,7 @@ __all__ = [
     "drawing",
     "measuring",
     "reporting",
+    "studying",
     "symmetries",
     "training",
     "watching",

@@ -59,8 +59,9 @@ def one_line_errors() -> Iterator[Console]:
     except (SpiritlevelError, OSError) as error:
         Console(stderr=True).print(f"[bold red]spiritlevel:[/] {escaped(str(error))}")
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted before the first row was done")
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "before the first row was done"
+        Console(stderr=True).print(f"interrupted: {escaped(said)}")
         raise typer.Exit(130) from None
     except Exception as error:  # of the user's model or data: no traceback unless asked for
         if os.environ.get("SPIRITLEVEL_DEBUG"):

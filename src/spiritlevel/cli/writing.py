@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spiritlevel.results import Result
 
 
-def check_writable(files: Files) -> None:
+def check_writable(files: object) -> None:
     """Refuse a path that cannot be written to before the work is done, not after."""
     from spiritlevel.base.errors import SpiritlevelError
 

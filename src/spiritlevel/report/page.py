@@ -21,6 +21,7 @@ from spiritlevel.report.curves import line_words, spectra_words
 from spiritlevel.report.history import history_words
 from spiritlevel.report.landscape import surface_words
 from spiritlevel.report.plain import grid_words
+from spiritlevel.report.study import study_words
 from spiritlevel.report.table import table_words
 from spiritlevel.results.result import Result
 
@@ -34,6 +35,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
     "spectra": ("spectra.html", spectra_words),
     "history": ("history.html", history_words),
     "bounds": ("bound.html", bounds_words),
+    "study": ("study.html", study_words),
 }
 PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 

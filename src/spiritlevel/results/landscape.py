@@ -80,10 +80,8 @@ class Step:
     loss: float
 
 
-class Picture:
+class Drawable:
     """What a result has that can be drawn; in a notebook it shows itself."""
-
-    provenance: OfLandscape
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """A matplotlib figure in the style of the reports, also written to `path` (.svg, .png)."""
@@ -96,6 +94,12 @@ class Picture:
         from spiritlevel.results.pictures import svg
 
         return f"<figure>{svg(self)}</figure>{super().to_html()}"  # type: ignore[misc,arg-type]
+
+
+class Picture(Drawable):
+    """A picture of the loss: what stands under its table is of one network."""
+
+    provenance: OfLandscape
 
     def below(self) -> tuple[Cell, ...]:
         """What stands under its table."""

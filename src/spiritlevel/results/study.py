@@ -6,14 +6,19 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.grid import Cell, Column, Grid, cells, filled
+from spiritlevel.results.landscape import Drawable
 from spiritlevel.results.provenance import Provenance, interruption, remarks, versions_line
 from spiritlevel.results.result import Result, by_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEVEL = 0.05  # what is called beyond chance has a smaller adjusted p
 COLUMNS = (
@@ -114,7 +119,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Findings(Result, kind="study", schema=1):
+class Findings(Drawable, Result, kind="study", schema=1):
     """A study: its networks, and how well each measure ranks them by the outcome."""
 
     told = ("headline",)
@@ -213,6 +218,22 @@ class Findings(Result, kind="study", schema=1):
         return f"{len(self.networks):,} of {told['planned']:,} networks{failed}" + (
             f" ({axes})" if axes else ""
         )
+
+    def scatter(
+        self,
+        measure: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        by: str | None = None,
+    ) -> Figure:
+        """A measure against the outcome, beside it with the orbit divided out; colours by an axis.
+
+        Also written to `path` (.svg, .png, .pdf); `plot` draws the ranking of all measures.
+        """
+        from spiritlevel.results.pictures import figured
+        from spiritlevel.results.pictures.studies import draw_scatter
+
+        return figured(self, lambda: draw_scatter(self, measure, by), path)
 
     def records(self) -> list[dict[str, Any]]:
         """One line a network, with the columns that `networks_from_csv` reads."""

@@ -19,10 +19,12 @@ from spiritlevel.results.landscape import Line, Surface
 from spiritlevel.results.pictures.bounds import draw_bounds
 from spiritlevel.results.pictures.courses import draw_history
 from spiritlevel.results.pictures.curves import draw_line, draw_spectra
+from spiritlevel.results.pictures.studies import draw_study
 from spiritlevel.results.pictures.style import STYLE
 from spiritlevel.results.pictures.surfaces import draw_surface
 from spiritlevel.results.result import Result
 from spiritlevel.results.spectra import Spectra
+from spiritlevel.results.study import Findings
 
 DRAWN: dict[str, Callable[[Any], Figure]] = {
     Surface.kind: draw_surface,
@@ -30,14 +32,22 @@ DRAWN: dict[str, Callable[[Any], Figure]] = {
     Spectra.kind: draw_spectra,
     History.kind: draw_history,
     Bounds.kind: draw_bounds,
+    Findings.kind: draw_study,
 }
 DOTS = 200  # per inch, of a file of pixels
 
 
 def drawn(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
-    """The figure of a result, also written to `path`; matplotlib's state stays as it was."""
+    """The figure of a result, also written to `path`."""
+    return figured(result, lambda: DRAWN[result.kind](result), path)
+
+
+def figured(
+    result: Result, draw: Callable[[], Figure], path: str | os.PathLike[str] | None
+) -> Figure:
+    """What `draw` makes, also written to `path`; matplotlib's state stays as it was."""
     with matplotlib.rc_context(STYLE):
-        figure = DRAWN[result.kind](result)
+        figure = draw()
         figure.draw_without_rendering()  # axes to scale find their places at the second time
     if path is not None:
         _write(figure, result, path)

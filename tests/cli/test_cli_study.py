@@ -1,0 +1,192 @@
+"""spiritlevel study: a small study from its file to its page, and mistakes in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+import studied
+import tables
+from spiritlevel.cli import app
+from spiritlevel.results.study import Findings
+
+FILE = textwrap.dedent("""
+    import torch
+    import spiritlevel as sl
+    from spiritlevel.studies import Study, Trained
+
+    def train(config, seed):
+        if config["width"] == 5 and seed == 1:
+            raise RuntimeError("the loss is not finite")
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(2, config["width"]), torch.nn.ReLU(), torch.nn.Linear(config["width"], 2)
+        )
+        x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
+        objective = sl.Objective(net, (x, (x[:, 0] > 0).long()), torch.nn.functional.cross_entropy)
+        norm = float(sum(p.detach().square().sum() for p in net.parameters()))
+        return Trained(objective, {"gap": norm + config["shift"], "other": -norm})
+
+    small = Study("small", {"width": [3, 4, 5], "shift": [0.0, 9.0]}, train, ["path_norm"], seeds=2)
+    TWO
+""")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "grid.py").write_text(FILE.replace("TWO", ""), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["study", *map(str, words)], env={"COLUMNS": "100"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+def read(path: Path) -> Findings:
+    found = sl.load(path)
+    assert isinstance(found, Findings)
+    return found
+
+
+def test_a_study_goes_from_its_file_to_its_page(folder: Path) -> None:
+    """Run it, ask for it, draw it from its store and from its table: always the same ranking."""
+    code, text = run("run", "grid.py", "--json", "run.json", "-o", "page.html")
+    assert code == 0, text
+    assert "10 of 12 runs done, 2 failed" in text
+    assert "the loss is not finite" in text
+    found = read(folder / "run.json")
+    assert found.name == "small"
+    assert found.axes == {"width": [3, 4, 5], "shift": [0.0, 9.0]}
+    assert (len(found.networks), found.provenance["failed"]) == (10, 2)
+    assert 'data-name="path_norm"' in (folder / "page.html").read_text(encoding="utf-8")
+
+    code, text = run("status", "grid.py")
+    assert code == 0
+    assert "10 of 12 runs done, 2 failed" in text
+
+    assert run("export", "grid.py", "--csv", "networks.csv")[0] == 0
+    with (folder / "networks.csv").open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 10
+    for source in ("grid.py", "networks.csv", "run.json", "grid.db"):
+        code, text = run("report", source, "--json", "again.json")
+        assert code == 0, text
+        again = read(folder / "again.json")
+        assert [row.tau.value for row in again] == [row.tau.value for row in found]
+        assert {n.key: n for n in again.networks} == {n.key: n for n in found.networks}
+        if source != "grid.db":  # which knows no order of configurations, and so other resamples
+            assert [row.tau for row in again] == [row.tau for row in found]
+    assert "largest tau" in text
+
+
+def test_another_outcome_and_controls_are_ranked_from_what_is_there(folder: Path) -> None:
+    run("run", "grid.py", "--json", "run.json")
+    tau = read(folder / "run.json")["path_norm"].tau.value
+    asked = ("--outcome", "other", "--controls", "width")
+    for source in ("grid.db", "run.json"):
+        code, text = run("report", source, *asked, "--json", "other.json")
+        assert code == 0, text
+        other = read(folder / "other.json")
+        assert (other.outcome, other.controls) == ("other", ("width",))
+        assert other["path_norm"].partial is not None
+        assert other["path_norm"].tau.value != tau
+
+
+def test_a_store_of_another_name_and_one_study_of_several(folder: Path) -> None:
+    two = 'large = Study("large", {"width": [3, 4], "shift": [0.0, 9.0]}, train, seeds=1)'
+    (folder / "two.py").write_text(FILE.replace("TWO", two), encoding="utf-8")
+    code, text = run("status", "two.py", "--store", "grid.db")
+    assert code == 2
+    assert "small" in text
+    assert "large" in text
+    code, text = run("run", "two.py", "--name", "large", "--store", "mine.db")
+    assert "4 of 4 runs done" in text
+    assert (folder / "mine.db").exists()
+    assert not (folder / "two.db").exists()
+
+
+def test_the_page_of_findings_is_drawn_from_json_alone(folder: Path) -> None:
+    studied.full().to_json(folder / "findings.json")
+    code, text = run("report", "findings.json", "-o", "page.html", "--title", "Mine")
+    assert code == 0
+    assert "of least trace on the orbit" in text
+    assert "<title>Mine</title>" in (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_resources_are_for_ray(folder: Path) -> None:
+    code, text = run("run", "grid.py", "--gpus", "0.5", "--memory", "2")
+    assert code == 2
+    assert 'resources needs engine="ray"' in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "nowhere.py"), "'nowhere.py': there is no such file; name one that defines"),
+        (("status", "grid.py"), "grid.db"),
+        (("report", "nowhere.db"), "there is no such file"),
+        (("report", "nowhere.csv"), "cannot be read"),
+        (("report", "nowhere.json"), "cannot be read"),
+        (("report", "table.json"), "holds a table, not a study: use spiritlevel report"),
+        (("export", "grid.py"), "say where to: --csv networks.csv"),
+        (("export", "grid.py", "--csv", "no/a.csv"), "there is no folder no"),
+        (("run", "grid.py", "-o", "page.json"), "writes an HTML page; use --json page.json"),
+        (("run", "broken.py"), "broken.py cannot be imported"),
+        (("run", "empty.py"), "there are: none"),
+        (("run", "grid.py", "--name", "other"), "there are: 'small'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(folder: Path, words: tuple[str, ...], message: str) -> None:
+    (folder / "table.json").write_text(json.dumps(tables.table()), encoding="utf-8")
+    (folder / "broken.py").write_text("import nowhere_to_be_found", encoding="utf-8")
+    (folder / "empty.py").write_text("x = 1", encoding="utf-8")
+    code, text = run(*words)
+    assert code == 2
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from spiritlevel.cli import app\n"
+        "shown = CliRunner().invoke(app, ['study', '--help'])\n"
+        "print('torch' in sys.modules, shown.exit_code, 'protocols' in shown.stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "0", "True"]
+
+
+def test_protocols_are_listed_by_their_first_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spiritlevel.cli import planning
+    from spiritlevel.studies import load_study
+
+    def jiang() -> object:
+        """Seven axes with three values each.
+
+        More of it.
+        """
+        return load_study("grid.py")
+
+    monkeypatch.setattr(planning, "protocols", lambda: {"jiang": jiang})
+    code, text = run("protocols")
+    assert code == 0
+    assert "jiang Seven axes with three values each." in text
+    assert "More of it" not in text
+    code, text = run("run", "jiang", "--json", "jiang.json")
+    assert code == 0, text
+    assert (folder / "jiang.db").exists()
+    assert json.loads((folder / "jiang.json").read_text(encoding="utf-8"))["name"] == "small"
+    assert "a protocol: leave it out" in run("run", "jiang", "--name", "small")[1]
