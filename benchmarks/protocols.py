@@ -2,7 +2,7 @@
 
     SPIRITLEVEL_DATA=... python benchmarks/protocols.py --full --workers 12 --seeds 5
 
-Runs every protocol of spiritlevel.studies.protocols, small on the digits or --full on Fashion-MNIST,
+Runs every protocol of spiritlevel.studies, small on the digits or --full on Fashion-MNIST,
 and prints what its networks say of each direction that its source reports.
 """
 

@@ -47,7 +47,7 @@ def test_words_of_an_axis_are_counted_in_the_order_of_the_grid() -> None:
 
 
 def test_what_is_no_axis_is_ranked_over_all_networks_of_a_seed() -> None:
-    assert direction(networks(0.1), Reported("gap", "sharp"), AXES).tau.value == 1.0
+    assert direction(networks(0.1), Reported("gap", "sharp"), AXES).tau.value == pytest.approx(1.0)
 
 
 def test_noise_leaves_it_open() -> None:

@@ -23,7 +23,8 @@ def kendall(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
     """
     from scipy.stats import kendalltau
 
-    tau = float(np.asarray(kendalltau(x, y, method="asymptotic"))[0])
+    way = "asymptotic" if len(x) > 2 else "exact"  # of a p-value that is not used
+    tau = float(np.asarray(kendalltau(x, y, method=way))[0])
     if not np.isfinite(tau):
         return Taus(0.0, 0.0)
     return Taus(tau * (untied(x) * untied(y)) ** 0.5, tau)
