@@ -261,6 +261,7 @@ def _trained(
             f"the training loss is {train_loss:.4g} after {one.epochs} epochs, not {one.stop:g}"
         )
     test_loss, test_error = _evaluated(model, data.test_x, data.test_y)
+    noise = (test_error * (1 - test_error) / len(data.test_y)) ** 0.5  # of so many test images
     numbers = {
         "train_loss": train_loss,
         "train_error": train_error,
@@ -270,7 +271,8 @@ def _trained(
         "loss_gap": test_loss - train_loss,
         "epochs": float(len(history.epochs)),
         "rate_over_batch": one.lr / (one.batch or len(data.x)),
-        "test_examples": float(len(data.test_y)),
+        "test_error_stderr": noise,
+        "gap_stderr": noise,
     }
     return Trained(_objective(model, data), numbers, init=init, history=history)
 
