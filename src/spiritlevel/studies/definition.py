@@ -29,6 +29,7 @@ def definition(name: str, function: Callable[..., Any]) -> str:
     Functions, classes and assignments at the top level of that file are followed, imports are not:
     what changes elsewhere is told by `version`.
     """
+    function = inspect.unwrap(function)  # a registered measure is a wrapper of the user's own
     if not inspect.isfunction(function) or "<locals>" in function.__qualname__:
         raise _unknown(name, "is no function at the top level of a file")
     try:
