@@ -19,6 +19,7 @@ from pathlib import Path
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.studies.database import Database
 
+_working: set[str] = set()  # the owners of this process that are at work
 LEASE = 60.0  # seconds without a heartbeat after which an owner on another host is gone
 BEAT = 10.0
 
@@ -37,7 +38,9 @@ class Owner:
     def alive(self) -> bool:
         """Seen at once on this host; on another one by its heartbeat."""
         if self.host == here():
-            return started(self.pid) == self.started
+            # one that could not leave, on a full disk, must not keep its own process out
+            own = self.pid != os.getpid() or self.id in _working
+            return own and started(self.pid) == self.started
         return time.time() - self.heartbeat < LEASE
 
 
@@ -116,45 +119,49 @@ class Pulse:
     path: Path
     owner: Owner
     stopped: threading.Event = field(default_factory=threading.Event)
-    trouble: str = ""
 
     def beat(self) -> None:
-        try:
-            database = Database(self.path)
-            with contextlib.closing(database):
-                while not self.stopped.wait(BEAT):
-                    with database.writing() as connection:
-                        connection.execute(
-                            "UPDATE owners SET heartbeat = ? WHERE id = ?",
-                            [time.time(), self.owner.id],
-                        )
-        except SpiritlevelError as error:  # the driver meets it too, when it writes
-            self.trouble = str(error)
+        while not self.stopped.wait(BEAT):
+            # a disk that is full for a moment: the driver meets it too, when it writes
+            with contextlib.suppress(SpiritlevelError):
+                self._say()
+
+    def _say(self) -> None:
+        with contextlib.closing(Database(self.path)) as database, database.writing() as connection:
+            row = [time.time(), self.owner.id]
+            connection.execute("UPDATE owners SET heartbeat = ? WHERE id = ?", row)
 
 
 @contextlib.contextmanager
 def owning(database: Database) -> Iterator[Owner]:
     """Register as an owner while inside; those that are gone are forgotten with their claims."""
     owner = me()
+    pulse = Pulse(database.path, owner)
+    thread = threading.Thread(target=pulse.beat, daemon=True)
+    try:
+        _working.add(owner.id)
+        _enter(database, owner)
+        thread.start()
+        yield owner
+    finally:
+        _working.discard(owner.id)
+        pulse.stopped.set()
+        if thread.is_alive():
+            thread.join()
+        _leave(database, owner)
+
+
+def _enter(database: Database, owner: Owner) -> None:
     with database.writing() as connection:
         gone = [[one.id] for one in owners(connection).values() if not one.alive]
         connection.executemany("DELETE FROM claims WHERE owner = ?", gone)
         connection.executemany("DELETE FROM owners WHERE id = ?", gone)
         row = [owner.id, owner.host, owner.pid, owner.started, owner.heartbeat]
         connection.execute("INSERT INTO owners VALUES (?, ?, ?, ?, ?)", row)
-    pulse = Pulse(database.path, owner)
-    thread = threading.Thread(target=pulse.beat, daemon=True)
-    thread.start()
-    try:
-        yield owner
-    finally:
-        pulse.stopped.set()
-        thread.join()
-        _leave(database, owner)
 
 
 def _leave(database: Database, owner: Owner) -> None:
-    """What cannot be given back on a full disk is taken over once this process has ended."""
+    """What cannot be given back, on a full disk, is taken over by whoever comes next."""
     with contextlib.suppress(SpiritlevelError), database.writing() as connection:
         connection.execute("DELETE FROM claims WHERE owner = ?", [owner.id])
         connection.execute("DELETE FROM owners WHERE id = ?", [owner.id])

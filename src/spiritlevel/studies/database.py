@@ -45,6 +45,7 @@ class Database:
         self.path = _named(path)
         self._snapshot: tempfile.TemporaryDirectory[str] | None = None
         if create and not self.path.exists():
+            _refuse_remains(self.path)
             with explained(self.path):
                 _create(self.path)
         _refuse_others(self.path)
@@ -60,7 +61,7 @@ class Database:
 
     def _look(self) -> sqlite3.Connection:
         """Read without writing, which WAL allows only where its other files are there or empty."""
-        log = self.path.with_name(self.path.name + "-wal")
+        log = _log(self.path)
         if not log.exists() or log.stat().st_size == 0:
             return _open(self.path, "mode=ro&immutable=1")
         try:
@@ -87,8 +88,8 @@ class Database:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """All that is written inside, or nothing of it."""
         with explained(self.path):
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
+            try:  # Ctrl-C may come at once
+                self.connection.execute("BEGIN IMMEDIATE")
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:
@@ -116,7 +117,8 @@ def explained(path: Path) -> Iterator[None]:
 
 def _named(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(os.path.abspath(doors.file(path)))  # noqa: PTH100  links stay links
+        # through links, as SQLite does: what lies beside a store is found by its name
+        return Path(os.path.realpath(doors.file(path)))
     except SpiritlevelError as error:
         raise SpiritlevelError(str(error).replace("path", "store", 1)) from None
 
@@ -147,6 +149,20 @@ def _create(path: Path) -> None:
             os.link(made, path)
     finally:
         Path(made).unlink()
+
+
+def _refuse_remains(path: Path) -> None:
+    """SQLite would write the log of a store that was killed and deleted into the new one."""
+    log = _log(path)
+    if log.exists() and not path.exists():  # in this order: another driver makes the store first
+        raise SpiritlevelError(
+            f"store={str(path)!r} is gone, but its log {log.name} is there: put the store back "
+            "beside it, or delete that too"
+        )
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
 
 
 def _umask() -> int:
