@@ -109,7 +109,7 @@ class Driver:
 
     def _send(self, number: int, task: Task) -> None:
         self.flying.add(number)
-        self.engine.submit(number, task)
+        self.engine.submit(number, self.store.with_weights(self.study, task))
 
     def _hear(self, messages: list[tuple[int, Message]]) -> None:
         """Write all that came in one commit, then see to those that died."""

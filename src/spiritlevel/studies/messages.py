@@ -22,11 +22,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is missing of one run: its row, measures by label, and weights it may start from."""
+    """What is missing of one run: its row, and measures by label.
+
+    A run that has its row says what came of its training, and weights that measures start from.
+    """
 
     run: Run
     missing: bool
     labels: tuple[str, ...] = ()
+    numbers: Mapping[str, float] | None = None
     weights: bytes | None = None
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import platform
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from spiritlevel.base.doors import shown
@@ -29,12 +31,15 @@ from spiritlevel.studies.messages import Ask, Ended, Finished, Measured, Message
 from spiritlevel.studies.study import Study, Trained, Wanted
 
 NOTHING = Estimate(math.nan)
+NOT_ASKED = SpiritlevelError("nothing is asked of this network")
+ROUNDING = 1e-3  # of a training that is repeated on a GPU
 
 
 def work(study: Study, task: Task) -> Iterator[Message]:
     """Train what has to be, and say what came of it; then measure it."""
     begin = time.perf_counter()
-    trained = _stored(study, task) or _trained(study, task)
+    with undisturbed(task[0].run.seed):
+        trained = _stored(study, task) or _again(study, task)
     took = (time.perf_counter() - begin) / len(task)
     for ask, found in zip(task, trained, strict=True):
         if ask.missing:
@@ -47,18 +52,54 @@ def work(study: Study, task: Task) -> Iterator[Message]:
     yield Ended()
 
 
+@contextlib.contextmanager
+def undisturbed(seed: int) -> Iterator[None]:
+    """What is done inside depends on its seed, not on what was done in this process before."""
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with fixed_rng(seed):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(strict, warn_only=lenient)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
 # Training ---------------------------------------------------------------------------------------
+
+
+def _again(study: Study, task: Task) -> list[Trained | BaseException]:
+    """Where a training is repeated for measures, what comes out must be the network of the row."""
+    found = _trained(study, task)
+    pairs = zip(task, found, strict=True)
+    return [_other(ask, one) or one if isinstance(one, Trained) else one for ask, one in pairs]
+
+
+def _other(ask: Ask, found: Trained) -> SpiritlevelError | None:
+    for name, before in (ask.numbers or {}).items():
+        now = found.numbers.get(name, math.nan)
+        same = math.isclose(now, before, rel_tol=ROUNDING, abs_tol=ROUNDING)
+        if not same and not (math.isnan(now) and math.isnan(before)):
+            return SpiritlevelError(
+                f"the training was repeated for this measure, and {name} is {now:.6g}, not "
+                f"{before:.6g} as before: give objective and keep_weights=True, or a train that "
+                "comes out the same"
+            )
+    return None
 
 
 def _trained(study: Study, task: Task) -> list[Trained | BaseException]:
     """One answer for every run; an error is an answer."""
     pairs = [(dict(ask.run.config), ask.run.seed) for ask in task]
     try:
-        with fixed_rng(pairs[0][1]):
-            if study.train_many is None:
-                found: list[Any] = [study.train(*pair) for pair in pairs]
-            else:
-                found = list(study.train_many(pairs))
+        if study.train_many is None:
+            found: list[Any] = [study.train(*pair) for pair in pairs]
+        else:
+            found = list(study.train_many(pairs))
         if len(found) != len(pairs):
             raise SpiritlevelError(
                 f"train_many returned {len(found)} networks of {len(pairs)}: return one for each"
@@ -142,17 +183,27 @@ def _packed(found: Trained) -> bytes:
 
 def _stored(study: Study, task: Task) -> list[Trained | BaseException] | None:
     """The networks at the stored weights; None where the training has to be repeated."""
-    if study.objective is None or any(ask.missing or ask.weights is None for ask in task):
+    if study.objective is None or any(ask.missing for ask in task):
         return None
     found: list[Trained | BaseException] = []
     for ask in task:
-        with fixed_rng(ask.run.seed):
-            objective = study.objective(dict(ask.run.config), ask.run.seed)
-        one = _unpacked(objective, ask.weights or b"")
+        one = _at_weights(study.objective, ask) if ask.labels else NOT_ASKED
         if one is None:
             return None
         found.append(one)
     return found
+
+
+def _at_weights(make: Callable[..., Objective], ask: Ask) -> Trained | BaseException | None:
+    try:
+        with fixed_rng(ask.run.seed):
+            objective = make(dict(ask.run.config), ask.run.seed)
+    except (Exception, SystemExit) as error:
+        return error
+    try:
+        return None if ask.weights is None else _unpacked(objective, ask.weights)
+    except (SpiritlevelError, SafetensorError, KeyError):  # of another network, or a broken file
+        return None
 
 
 def _unpacked(objective: Objective, weights: bytes) -> Trained | None:
@@ -182,12 +233,13 @@ def _measured(study: Study, ask: Ask, found: Trained) -> Iterator[Measured]:
     for label in ask.labels:
         wanted, begin = study.wanted[label], time.perf_counter()
         try:
-            objective = moved() if wanted.moved else found.objective
-            given = {"init": found.init, "losses": found.losses}
-            settings = {"compile": False, **study.settings, **given}
-            tools = Apart(objective, common[wanted.moved], settings)
-            rows = _rows(wanted, wanted.asked.entry.function(tools, **wanted.asked.parameters))
-        except Exception as error:
+            with undisturbed(ask.run.seed):
+                objective = moved() if wanted.moved else found.objective
+                given = {"init": found.init, "losses": found.losses}
+                settings = {"compile": False, **study.settings, **given}
+                tools = Apart(objective, common[wanted.moved], settings)
+                rows = _rows(wanted, wanted.asked.entry.function(tools, **wanted.asked.parameters))
+        except (Exception, SystemExit) as error:
             yield _lost(ask, label, error, time.perf_counter() - begin)
         else:
             took = time.perf_counter() - begin

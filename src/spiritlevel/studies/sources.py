@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import linecache
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError, in_one_line
@@ -31,6 +35,7 @@ class Source:
     study: bytes
     modules: dict[str, tuple[str, str, str]]  # name -> file, package, text
     path: tuple[str, ...]
+    dtype: torch.dtype  # the default one, which a script may set where only it itself is run
 
 
 def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
@@ -59,35 +64,46 @@ def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
 
 def packed(study: Study) -> Source:
     """What another process needs to have the same study."""
-    parts = [study.train, study.train_many, study.together, study.objective]
-    parts += [one.asked.entry.function for one in study.wanted.values()]
-    modules = {}
-    for function in parts:
-        name = getattr(function, "__module__", None)
-        if name and "." not in name and name not in modules:
-            modules[name] = _module(name)
     try:
         held = pickle.dumps(study)
+        reader = _Unpickler(held, {})
+        reader.load()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise SpiritlevelError(
             f"the study {study.name!r} cannot be sent to other processes ({in_one_line(error)}): "
             'define train at the top level of a file, or use engine="here"'
         ) from None
-    return Source(held, modules, tuple(p or str(Path.cwd()) for p in sys.path))
+    modules = {name: _module(name) for name in sorted(reader.used) if _is_script(name)}
+    path = tuple(p or str(Path.cwd()) for p in sys.path)
+    return Source(held, modules, path, torch.get_default_dtype())
 
 
 def unpacked(source: Source) -> Study:
     """The study, here."""
     sys.path += [place for place in source.path if place not in sys.path]
+    torch.set_default_dtype(source.dtype)
     names = {name: MAIN if name == "__main__" else name for name in source.modules}
     for name, (file, package, text) in source.modules.items():
         if getattr(sys.modules.get(names[name]), "__text__", None) != text:
-            _loading.append(file)
-            try:
+            with _imported(file):
                 _executed(names[name], file, package, text)
-            finally:
-                _loading.remove(file)
-    return _Unpickler(source.study, names).load()
+    with _imported("a module of the study"):
+        return _Unpickler(source.study, names).load()
+
+
+@contextlib.contextmanager
+def _imported(what: str) -> Iterator[None]:
+    _loading.append(what)
+    try:
+        yield
+    except SpiritlevelError:
+        raise
+    except (Exception, SystemExit) as error:  # the same for every worker
+        raise SpiritlevelError(
+            f"{what} cannot be imported by a worker: {in_one_line(error)}"
+        ) from error
+    finally:
+        _loading.remove(what)
 
 
 def refuse_recursion() -> None:
@@ -103,9 +119,17 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, held: bytes, names: dict[str, str]) -> None:
         super().__init__(io.BytesIO(held))
         self.names = names
+        self.used: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
+        self.used.add(module)
         return super().find_class(self.names.get(module, module), name)
+
+
+def _is_script(name: str) -> bool:
+    """A file of the user's: what is installed, and packages, are imported where they are used."""
+    package = "." in name or hasattr(sys.modules.get(name), "__path__")
+    return name == "__main__" or not (package or name in sys.stdlib_module_names)
 
 
 def _module(name: str) -> tuple[str, str, str]:

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from spiritlevel.results.study import Network
 from spiritlevel.studies import exports
 from spiritlevel.studies.database import Database, explained
 from spiritlevel.studies.definition import canonical
-from spiritlevel.studies.messages import FAILED, REFUSED, Ask, Finished, Measured, Task
+from spiritlevel.studies.messages import FAILED, REFUSED, Ask, Finished, Measured, Run, Task
 from spiritlevel.studies.standing import Standing, standing
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class Store:
             if wanted is None or definition in wanted:
                 values.setdefault(run, {})[label] = _estimate(*rest)
         rows = self._rows("SELECT key, config, seed, numbers FROM runs WHERE state = 'done'")
-        found = {row[0]: _network(*row, values.get(row[0], {})) for row in rows}
+        found = {
+            key: _network(key, config, seed, numbers, values.get(key, {}))
+            for key, config, seed, numbers in rows
+        }
         if study is None:
             return sorted(found.values(), key=lambda one: (canonical(one.config), one.seed))
         return [_in_order(found[r.key], study) for r in study.runs() if r.key in found]
@@ -118,18 +122,30 @@ class Store:
         found = tuple(self._ask(study, run) for run in job)
         return found if any(ask.missing or ask.labels for ask in found) else ()
 
-    def _ask(self, study: Study, run: Any) -> Ask:
-        rows = self._rows("SELECT state, weights FROM runs WHERE key = ?", run.key)
-        state, file = rows[0] if rows else ("", None)
+    def _ask(self, study: Study, run: Run) -> Ask:
+        rows = self._rows("SELECT state, numbers FROM runs WHERE key = ?", run.key)
+        state, numbers = rows[0] if rows else ("", None)
         if state == "failed":
             return Ask(run, False)
         there = self._rows("SELECT DISTINCT definition FROM measures WHERE run = ?", run.key)
         known = {row[0] for row in there}
         labels = [label for label, one in study.wanted.items() if one.definition not in known]
-        path = self.weights / file if file else None
-        again = state == "done" and labels and study.objective is not None
-        held = path.read_bytes() if again and path is not None and path.exists() else None
-        return Ask(run, not state, tuple(labels), held)
+        return Ask(run, not state, tuple(labels), _numbers(numbers) if numbers else None)
+
+    def with_weights(self, study: Study, task: Task) -> Task:
+        """For networks that are measured anew: read when a task is sent, since they are large."""
+        if study.objective is None or any(ask.missing for ask in task):
+            return task
+        return tuple(replace(ask, weights=self._held(ask.run)) for ask in task)
+
+    def _held(self, run: Run) -> bytes | None:
+        rows = self._rows("SELECT weights FROM runs WHERE key = ?", run.key)
+        if not rows or not rows[0][0]:
+            return None
+        try:
+            return (self.weights / rows[0][0]).read_bytes()
+        except OSError:  # deleted, to have room: the training is repeated
+            return None
 
     def _rows(self, query: str, *given: Any) -> list[tuple[Any, ...]]:
         with explained(self.path):
@@ -193,12 +209,18 @@ def _write_whole(folder: Path, name: str, held: bytes) -> None:
 
 
 def _kept(value: float | None) -> float | str | None:
-    """SQLite has no NaN."""
-    return "NaN" if value is not None and math.isnan(value) else value
+    """SQLite has no NaN, and knows no numbers but Python's own."""
+    if value is None or type(value) is int:
+        return value
+    return "NaN" if math.isnan(value) else float(value)
 
 
 def _read(value: Any) -> Any:
     return SPECIAL[value] if isinstance(value, str) else value
+
+
+def _numbers(text: str) -> dict[str, float]:
+    return {name: float(_read(value)) for name, value in json.loads(text).items()}
 
 
 def _estimate(value: Any, stderr: Any, residual: Any, bound: Any, status: str) -> Estimate:
@@ -215,7 +237,7 @@ def _network(
         key=key,
         config=json.loads(config),
         seed=seed,
-        numbers={name: float(_read(value)) for name, value in json.loads(numbers).items()},
+        numbers=_numbers(numbers),
         values={label: float(one.value) for label, one in found.items()},
         errors={label: float(one.error) for label, one in found.items()},
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 Job = tuple[Run, ...]
 AT = " @ representative"
+LARGEST = 2**63 - 1  # that SQLite and torch take
 SETTINGS = ("tol", "rtol", "budget", "compile", "seed")
 
 
@@ -105,8 +106,7 @@ class Study:
         doors.one_of("keep_weights", self.keep_weights, (True, False))
         doors.number("stack", self.stack, 1, whole=True)
         doors.a("settings", self.settings, Mapping, "a dict of settings of measure()")
-        for name in self.settings:
-            doors.one_of("a name in settings", name, SETTINGS)
+        _settings(self.settings)
         if self.controls:
             doors.names("controls", self.controls)
         _ = self.configurations, self._seeds, self.wanted
@@ -130,12 +130,14 @@ class Study:
 
     @functools.cached_property
     def _seeds(self) -> tuple[int, ...]:
-        if isinstance(self.seeds, Integral):
+        if isinstance(self.seeds, (int, Integral)):
             doors.number("seeds", self.seeds, 1, whole=True)
             return tuple(range(int(self.seeds)))
         doors.a("seeds", self.seeds, Sequence, "their number, or a list of whole numbers")
         for seed in self.seeds:
             doors.number("a seed of seeds", seed, 0, whole=True)
+            if seed > LARGEST:
+                raise SpiritlevelError(f"seeds has {seed}: give whole numbers up to {LARGEST}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise SpiritlevelError(f"seeds={self.seeds!r}: give at least one, and each once")
         return tuple(int(seed) for seed in self.seeds)
@@ -168,7 +170,7 @@ class Study:
         function, own = one.entry.function, ""
         if not function.__module__.startswith("spiritlevel.") and not self.version:
             own = definition(f"the measure {one.name}", function)
-        return digest(one.label, moved, dict(self.settings), __version__, own or self.version)
+        return digest(one.label, moved, _settings(self.settings), __version__, own or self.version)
 
     def runs(self) -> list[Run]:
         """Every network of the plan, one configuration after another."""
@@ -181,10 +183,20 @@ class Study:
             return [(run,) for run in self.runs()]
         stacks: dict[Hashable, list[Run]] = {}
         for run in self.runs():
-            kind = self.together(run.config) if self.together is not None else None
-            stacks.setdefault(kind, []).append(run)
+            stacks.setdefault(self._kind(run), []).append(run)
         size = self.stack
         return [tuple(s[i : i + size]) for s in stacks.values() for i in range(0, len(s), size)]
+
+    def _kind(self, run: Run) -> Hashable:
+        found = self.together(run.config) if self.together is not None else None
+        try:
+            hash(found)
+        except TypeError:
+            raise SpiritlevelError(
+                f"together returned {doors.shown(found)}, which cannot be compared by its hash: "
+                "return a number, a text or a tuple"
+            ) from None
+        return found
 
     # What is done with it ----------------------------------------------------------------------
 
@@ -225,6 +237,24 @@ class Study:
         return analyse(kept.networks(self), **{**chosen, **told, **options})
 
 
+def _scalar(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's own."""
+    return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON holds them: they have a place in the hash of every measure."""
+    found = {name: _scalar(value) for name, value in given.items()}
+    for name, value in found.items():
+        doors.one_of("a name in settings", name, SETTINGS)
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if not finite or not isinstance(value, (bool, int, float, str, type(None))):
+            raise SpiritlevelError(
+                f"settings[{name!r}]={doors.shown(value)}: give a finite number or a text"
+            )
+    return found
+
+
 def _configurations(grid: Any) -> list[dict[str, Any]]:
     if isinstance(grid, Mapping):
         axes = {name: _values(name, values) for name, values in grid.items()}
@@ -251,7 +281,7 @@ def _plain(config: Mapping[Any, Any]) -> dict[str, Any]:
     """Numbers, texts and booleans by name: what JSON holds and statistics can group."""
     found = {}
     for name, value in config.items():
-        plain = value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
+        plain = _scalar(value)
         finite = not isinstance(plain, float) or math.isfinite(plain)
         if not isinstance(name, str) or not name or not isinstance(plain, (bool, int, float, str)):
             raise SpiritlevelError(

@@ -19,6 +19,7 @@ from spiritlevel.studies.sources import Source, packed
 from spiritlevel.studies.study import Study
 
 START = "from spiritlevel.studies.engines.worker import main; main()"
+PARTING = 5.0  # seconds that a worker has to end, once it says no more
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -36,6 +37,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     number: int | None = None  # of its task
     ready: bool = False
+    silent: bool = False  # dead, and nothing more came
 
     def send(self, what: Any) -> None:
         assert self.process.stdin is not None
@@ -43,9 +45,28 @@ class Worker:
             pickle.dump(what, self.process.stdin)
             self.process.stdin.flush()
 
+    def kill(self) -> None:
+        """With what it started itself, while its number is its own."""
+        if self.process.poll() is None and hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+    def end(self) -> int:
+        """Its exit code, once nothing of it is left."""
+        try:
+            code = self.process.wait(PARTING)
+        except subprocess.TimeoutExpired:  # it closed its pipe and lives
+            self.kill()
+            code = self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # nobody reads what is left in it
+            self.process.stdin.close()
+        return code
+
     def death(self) -> str:
         """Of what it died."""
-        code = self.process.wait()
+        code = self.end()
         if code >= 0:
             return f"the worker ended with the exit code {code}"
         try:
@@ -72,9 +93,9 @@ class Pool:
             yield
         finally:
             for worker in self.team:
-                worker.process.kill()
+                worker.kill()
             for worker in self.team:
-                worker.process.wait()
+                worker.end()
             self.team = []
 
     def free(self) -> int:
@@ -92,16 +113,20 @@ class Pool:
             found += self._told(*self.heard.get(timeout=seconds))
             while True:
                 found += self._told(*self.heard.get_nowait())
+        if not found:  # its pipe stays open while a process lives that it had started
+            for worker in [one for one in self.team if one.process.poll() is not None]:
+                found += self._told(worker, None) if worker.silent else []
+                worker.silent = True  # what it had said may be on its way
         return found
 
     def _told(self, worker: Worker, message: Any) -> list[tuple[int, Message]]:
         number = worker.number
+        if worker not in self.team:
+            return []
         if isinstance(message, Ready):
             worker.ready = True
             return []
         if message is None:  # its pipe ended
-            if worker not in self.team:
-                return []
             self.team.remove(worker)
             message = Died(worker.death(), worker.ready)
         if isinstance(message, Ended):
@@ -129,7 +154,8 @@ class Pool:
     def _read(self, worker: Worker) -> None:
         assert worker.process.stdout is not None
         try:
-            while True:
-                self.heard.put((worker, pickle.load(worker.process.stdout)))
-        except (EOFError, pickle.UnpicklingError, OSError):  # torn by its death
+            with worker.process.stdout as pipe:
+                while True:
+                    self.heard.put((worker, pickle.load(pipe)))
+        except Exception:  # its end, or a message torn by it, which pickle meets with any error
             self.heard.put((worker, None))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +121,15 @@ def _joined(ray: Any, address: str | None, workers: int | None) -> Iterator[None
             )
         yield
         return
+    with _unchanged(), _hushed(ray):
+        _start(ray, address, workers)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _start(ray: Any, address: str | None, workers: int | None) -> None:
     before = {name: os.environ.get(name) for name in QUIET}
     os.environ.update({k: v for k, v in QUIET.items() if before[k] is None})
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -134,7 +145,29 @@ def _joined(ray: Any, address: str | None, workers: int | None) -> Iterator[None
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """What SIGTERM does, which Ray changes for good."""
+    before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _hushed(ray: Any) -> Iterator[None]:
+    """Ray prints of every worker that dies, into the output of the driver, whatever it is asked."""
+    module = getattr(getattr(ray, "_private", None), "worker", None)
+    before = getattr(module, "print_to_stdstream", None)
+    if before is None:
+        yield
+        return
+    module.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        module.print_to_stdstream = before
