@@ -33,7 +33,7 @@ def columns(networks: Sequence[Network]) -> dict[str, list[Any]]:
 
 
 def to_csv(networks: Sequence[Network], path: str | os.PathLike[str]) -> None:
-    """One line a network. Texts that read like a number or a boolean are quoted as in JSON."""
+    """One line a network. Texts that read like something else are quoted as in JSON."""
     made, out = columns(networks), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(made)
@@ -45,8 +45,9 @@ def read_csv(path: str | os.PathLike[str]) -> list[Network]:
     """The networks that `Store.to_csv` wrote, to be analysed without the store."""
     doors.a("path", path, (str, os.PathLike), "the name of a file that Store.to_csv wrote")
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            head, *rows = csv.reader(file)
+        # spreadsheets begin a file with a mark
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            head, *rows = list(csv.reader(file)) or [[]]
     except (OSError, ValueError, csv.Error) as error:
         raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
     if "seed" not in head or any(len(row) != len(head) for row in rows):
@@ -80,31 +81,29 @@ def _network(head: list[str], row: list[str]) -> Network:
     errors: dict[str, float] = {}
     key, seed, before = "", 0, None
     for name, text in zip(head, row, strict=True):
-        if before is not None and name == before + ERROR:
-            into: dict[str, float] = errors
-            name, before = before, None  # noqa: PLW2901
-        else:
-            into, before = values, name
         if name == "key":
             key = text
         elif name == "seed":
             seed = int(text)
-        elif not text:
-            continue
         elif name.startswith(CONFIG):
-            config[name.removeprefix(CONFIG)] = _value(text)
+            config |= {name.removeprefix(CONFIG): _value(text)} if text else {}
         elif name.startswith(NUMBER):
-            numbers[name.removeprefix(NUMBER)] = float(text)
+            numbers |= {name.removeprefix(NUMBER): float(text)} if text else {}
+        elif before is not None and name == before + ERROR:
+            errors |= {before: float(text)} if text else {}
+            before = None
         else:
-            into[name] = float(text)
+            values |= {name: float(text)} if text else {}
+            before = name
     return Network(key, config, seed, numbers, values, errors)
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value if value and _value(value) == value else json.dumps(value)
+    if isinstance(value, str):  # lines and control characters are not for every reader
+        bare = value and value.isprintable() and _value(value) == value
+        return value if bare else json.dumps(value)
     return json.dumps(value) if isinstance(value, bool) else repr(value)
 
 
