@@ -51,12 +51,19 @@ class Database:
         _refuse_others(self.path)
         places = (self.path, self.path.parent)
         self.writable = all(os.access(place, os.W_OK) for place in places)
+        self.trouble = ""  # why a file that may be written is only read
         with explained(self.path):
             self.connection = self._connect() if self.writable else self._look()
 
     def _connect(self) -> sqlite3.Connection:
         found = _open(self.path, "mode=rw")
-        found.execute("PRAGMA synchronous = FULL")
+        try:
+            found.execute("PRAGMA synchronous = FULL")
+            found.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.OperationalError as error:  # a disk too full even to share what is read
+            self.trouble = str(error)
+            found.close()
+            return self._look()
         return found
 
     def _look(self) -> sqlite3.Connection:
@@ -77,6 +84,8 @@ class Database:
 
     def require_writable(self) -> None:
         """Refuse to begin work that could not be kept."""
+        if self.trouble:
+            raise _explanation(self.path, self.trouble)
         if not self.writable:
             blocked = self.path if not os.access(self.path, os.W_OK) else self.path.parent
             raise SpiritlevelError(
@@ -109,10 +118,14 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.DatabaseError, OSError) as error:
-        raise SpiritlevelError(
-            f"store={str(path)!r}: {error}; what was written before is kept: mend that (a full "
-            "disk, a lock, a broken file) and run again"
-        ) from None
+        raise _explanation(path, error) from None
+
+
+def _explanation(path: Path, error: object) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"store={str(path)!r}: {error}; what was written before is kept: mend that (a full disk, a "
+        "lock, a broken file) and run again"
+    )
 
 
 def _named(path: str | os.PathLike[str]) -> Path:

@@ -82,7 +82,7 @@ def _network(head: list[str], row: list[str]) -> Network:
     key, seed, before = "", 0, None
     for name, text in zip(head, row, strict=True):
         if name == "key":
-            key = text
+            key = str(_value(text))
         elif name == "seed":
             seed = int(text)
         elif name.startswith(CONFIG):

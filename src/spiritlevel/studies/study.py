@@ -221,6 +221,7 @@ class Study:
 
         made = chosen(engine, workers, ray_address, resources)
         doors.one_of("retry", retry, (True, False))
+        _ = self.definition  # refused before a file is made
         kept = store if isinstance(store, Store) else Store(store, create=True)
         drive(self, kept, made, retry=retry)
         return kept
