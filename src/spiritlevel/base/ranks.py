@@ -23,6 +23,8 @@ def kendall(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
     """
     from scipy.stats import kendalltau
 
+    if len(x) < 2:
+        return Taus(0.0, 0.0)
     way = "asymptotic" if len(x) > 2 else "exact"  # of a p-value that is not used
     tau = float(np.asarray(kendalltau(x, y, method=way))[0])
     if not np.isfinite(tau):

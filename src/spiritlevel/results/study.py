@@ -271,7 +271,8 @@ def _written(value: Any) -> Any:
     """As CSV holds it: a text that reads like a number is quoted."""
     if isinstance(value, str):
         return json.dumps(value) if not value or _value(value) != value else value
-    return json.dumps(value) if isinstance(value, bool) else value
+    endless = isinstance(value, float) and math.isinf(value)
+    return json.dumps(value) if endless or isinstance(value, (bool, list, tuple)) else value
 
 
 def _value(text: str) -> Any:

@@ -13,7 +13,7 @@ _HOMES = {
     "Trained": "study",
     "analyse": "analysis",
     "conditional_information": "information",
-    "granulated": "granulated",
+    "granulated": "granules",
     "holm": "permutation",
     "kendall": "ranks",
     "kendall_interval": "ranks",
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spiritlevel.studies import recipes
     from spiritlevel.studies.analysis import analyse
     from spiritlevel.studies.exports import read_csv
-    from spiritlevel.studies.granulated import granulated
+    from spiritlevel.studies.granules import granulated
     from spiritlevel.studies.information import conditional_information
     from spiritlevel.studies.partial import partial_kendall
     from spiritlevel.studies.permutation import holm, permutation_test

@@ -11,8 +11,8 @@ import numpy as np
 from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.provenance import provenance
-from spiritlevel.results.study import Findings, Network
-from spiritlevel.studies.given import axes, enough, varied
+from spiritlevel.results.study import Findings, Network, Row
+from spiritlevel.studies.given import axes, enough, key, several, varied
 from spiritlevel.studies.rows import rows
 from spiritlevel.studies.sample import Sample, sampled
 from spiritlevel.studies.signs import LEAST
@@ -44,9 +44,9 @@ def analyse(
     begin = time.perf_counter()
     _refuse(networks, resamples, examples, least, name, planned, failed)
     sample, kept = sampled(networks, outcome, controls, examples, resamples, seed)
-    values, refused = _measured(kept)
+    values, refused = _measured(kept, sample)
     found = tuple(rows(sample, values, least))
-    notes = _notes(sample, len(networks), outcome, len(found))
+    notes = [*_notes(sample, len(networks), outcome, found), *_few(sample, values)]
     planned = len(networks) + failed if planned is None else planned
     told = provenance(begin, notes, planned=planned, failed=failed)
     told["refused"] = refused
@@ -78,14 +78,19 @@ def _refuse(
             number(word, value, 1, whole=True)
 
 
-def _measured(networks: Sequence[Network]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _measured(
+    networks: Sequence[Network], sample: Sample
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The values of every measure that can be ranked, and why others cannot."""
     found, refused = {}, {}
     for label in dict.fromkeys(label for one in networks for label in one.values):
         row = np.array([one.values.get(label, np.nan) for one in networks], dtype=float)
         try:
-            enough(~np.isnan(row), "it", 3)
-            varied(it=row[~np.isnan(row)])
+            known = ~np.isnan(row)
+            enough(known, "it", 3)
+            varied(it=row[known])
+            varied(**{f"the outcome of the {known.sum()} that have it": sample.outcome[known]})
+            several(sample.clusters[known], 3)
             found[label] = row
         except SpiritlevelError as error:
             refused[label] = str(error)
@@ -98,14 +103,14 @@ def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The axes that vary with their values, numbers in order."""
     found = {}
     for axis in axes(configs, len(configs)):
-        values = list({repr(config[axis]): config[axis] for config in configs}.values())
+        values = list({key(config[axis]): config[axis] for config in configs}.values())
         numbers = all(isinstance(value, (int, float)) for value in values)
         found[axis] = sorted(values) if numbers else values
     return found
 
 
-def _notes(sample: Sample, networks: int, outcome: str, measures: int) -> list[str]:
-    found = [f"p is adjusted for {measures} measures"] if measures > 1 else []
+def _notes(sample: Sample, networks: int, outcome: str, rows: Sequence[Row]) -> list[str]:
+    found = [f"p is adjusted for {len(rows)} measures"] if len(rows) > 1 else []
     if networks > len(sample.outcome):
         found.append(f"{networks - len(sample.outcome)} networks have no {outcome}: left out")
     along = sample.along(np.ones(len(sample.outcome), bool))
@@ -113,8 +118,20 @@ def _notes(sample: Sample, networks: int, outcome: str, measures: int) -> list[s
     if lacking:
         where = ", ".join(f"{count} along {axis}" for axis, count in lacking.items())
         found.append(f"the grid has holes, settings that lack a value: {where}")
-    if sample.noise is None and along:
+    if along and all(row.signs is None for row in rows):
+        found.append("no environment has enough effective pairs for a sign error: give more seeds")
+    elif sample.noise is None and along:
         found.append(f"no noise of {outcome} is told: all pairs count alike in the sign error")
-    if (size := sample.draws.shape[1]) < FEW:
-        found.append(f"{size} configurations are few: the intervals are too narrow")
     return found
+
+
+def _few(sample: Sample, values: Mapping[str, np.ndarray]) -> list[str]:
+    """Of how few configurations intervals are."""
+    if (size := sample.draws.shape[1]) < FEW:
+        return [f"{size} configurations are few: the intervals are too narrow"]
+    sizes = {label: sample.configurations(~np.isnan(row)) for label, row in values.items()}
+    return [
+        f"{label} is known of {size} configurations, which are few: its interval is too narrow"
+        for label, size in sizes.items()
+        if size < FEW
+    ]

@@ -20,12 +20,12 @@ def column(name: str, value: Any) -> np.ndarray:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise wrong
     try:
-        found = np.asarray(list(value) if not hasattr(value, "__array__") else value, dtype=float)
-    except (TypeError, ValueError):
+        found = np.asarray(list(value) if not hasattr(value, "__array__") else value)
+        if found.ndim != 1 or not len(found) or found.dtype.kind == "c":
+            raise wrong
+        return found.astype(float)
+    except (TypeError, ValueError, RuntimeError):  # the last of a tensor that has a gradient
         raise wrong from None
-    if found.ndim != 1 or not len(found):
-        raise wrong
-    return found
 
 
 def matched(**given: Any) -> list[np.ndarray]:
@@ -42,12 +42,16 @@ def matched(**given: Any) -> list[np.ndarray]:
 
 def labels(name: str, value: Any, size: int) -> np.ndarray:
     """Which configuration each network is of, numbered as they come."""
+    wrong = SpiritlevelError(
+        f"{name}={shown(value)}: give a list with the configuration of each of {size} networks"
+    )
     right = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
-    if not right or len(value) != size or not all(isinstance(one, Hashable) for one in value):
-        raise SpiritlevelError(
-            f"{name}={shown(value)}: give a list with the configuration of each of {size} networks"
-        )
-    return numbered(value)
+    try:
+        if not right or len(value) != size:
+            raise wrong
+        return numbered(value)
+    except TypeError:
+        raise wrong from None
 
 
 def numbered(values: Iterable[Any]) -> np.ndarray:
@@ -69,13 +73,19 @@ def axes(configs: Any, size: int) -> dict[str, np.ndarray]:
     for one in configs:
         if set(one) != set(names):
             raise SpiritlevelError(f"configs has axes {names} and {list(one)}: {wanted}")
-    codes = {name: numbered(_key(one[name]) for one in configs) for name in names}
+    codes = {name: numbered(key(one[name]) for one in configs) for name in names}
     return {name: found for name, found in codes.items() if found.max() > 0}
 
 
-def _key(value: Any) -> Any:
-    """Lists are values too; True is not 1."""
-    return (type(value) is bool, value if isinstance(value, Hashable) else repr(value))
+def key(value: Any) -> Hashable:
+    """What is the same for equal values. Lists are values too; True is not 1, and NaN is NaN."""
+    if isinstance(value, float) and np.isnan(value):
+        return (float, "nan")
+    try:
+        hash(value)
+    except TypeError:
+        return (type(value), repr(value))
+    return (type(value) is bool, value)
 
 
 def enough(known: np.ndarray, what: str, least: int = 2) -> None:
@@ -84,6 +94,20 @@ def enough(known: np.ndarray, what: str, least: int = 2) -> None:
         raise SpiritlevelError(
             f"{known.sum()} networks have {what}: this needs at least {least}, give more"
         )
+
+
+def several(clusters: np.ndarray, least: int) -> None:
+    """Refuse too few configurations: nothing is known of how others would be."""
+    if (found := len(np.unique(clusters))) < least:
+        raise SpiritlevelError(
+            f"the networks are of {found} configurations: this needs at least {least}, give more"
+        )
+
+
+def deviations(name: str, row: np.ndarray) -> None:
+    """Refuse what are no standard errors."""
+    if not (np.isfinite(row) & (row >= 0)).all():
+        raise SpiritlevelError(f"{name} holds no standard errors: give numbers of at least 0")
 
 
 def varied(**given: np.ndarray) -> None:

@@ -13,6 +13,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.studies.given import Numbers, axes, enough, matched, numbered, varied
 from spiritlevel.studies.tally import Layout, Ordered, Powers, ordered, reduced, tallied
 
+AT_ONCE = 2**25  # cells of tables that are held at a time
 MOST = 2  # axes that are given at a time (Jiang et al., 2020)
 # Rows: a sign that is -1, 0 or 1. Columns: as a sum of 1, the sign and its square.
 INDICATORS = np.array([[0, -0.5, 0.5], [1, 0, -1], [0, 0.5, 0.5]])
@@ -53,7 +54,8 @@ def informed(
     varying: Mapping[str, np.ndarray], measures: Sequence[np.ndarray], gap: np.ndarray
 ) -> list[Information | None]:
     """That of every measure; None where the order of the outcomes follows from any axes given."""
-    clusters = numbered(zip(*varying.values(), strict=True)) if varying else np.zeros(len(gap), int)
+    each = np.arange(len(gap))
+    clusters = numbered(zip(*varying.values(), strict=True)) if varying else each
     layout = Layout(clusters, int(clusters.max()) + 1)
     _, firsts = np.unique(clusters, return_index=True)
     groups = {
@@ -64,9 +66,11 @@ def informed(
         for names in combinations(varying, size)
     }
     xs, y = [ordered(row, layout) for row in measures], ordered(gap, layout)
+    step = max(AT_ONCE // sum(int(codes.max() + 1) ** 2 for codes in groups.values()), 1)
     found = [
         {names: value for names, table in tables.items() if (value := _share(table)) is not None}
-        for tables in _tables(layout, xs, y, groups)
+        for start in range(0, len(xs), step)
+        for tables in _tables(layout, xs[start : start + step], y, groups)
     ]
     least = [min(shares, key=lambda names: shares[names], default=None) for shares in found]
     return [
@@ -88,10 +92,13 @@ def _tables(
     found: list[dict[tuple[Subset, Powers], np.ndarray]] = [{} for _ in xs]
     for rows, i, _, sums in tallied(layout, xs, [y], powers):
         for power, block in sums.items():
+            if power[0] == 0 and i:
+                continue  # it is that of y alone, the same for all
             parts = np.split(_halved(block) @ every[rows.start :], ends, axis=1)
             for (names, mask), part in zip(masks.items(), parts, strict=True):
-                total = (mask[rows].T @ part).astype(float)
+                total = mask[rows].T.astype(float) @ part
                 found[i][names, power] = found[i].get((names, power), 0) + total
+    found = [{key: one for key, one in found[0].items() if key[1][0] == 0} | sums for sums in found]
     counted = {names: _pairs(layout, mask) for names, mask in masks.items()}
     return [
         {names: _cells(sums, names, counted[names], x, y) for names in groups}

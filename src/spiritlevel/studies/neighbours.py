@@ -25,14 +25,13 @@ class Neighbours:
 
     def products(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """sign(dx) sign(dy) of every pair."""
-        dx, dy = (np.sign(_difference(row, self.first, self.second)) for row in (x, y))
+        dx, dy = (_signs(row[self.first], row[self.second]) for row in (x, y))
         return dx * dy
 
 
-def _difference(row: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """By ranks, so that two infinities are tied."""
-    _, ranks = np.unique(row, return_inverse=True)
-    return ranks[first] - ranks[second]
+def _signs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """By comparisons, as the difference of two infinities is none."""
+    return (first > second).astype(float) - (first < second)
 
 
 def neighbours(varying: Mapping[str, np.ndarray]) -> dict[str, Neighbours]:

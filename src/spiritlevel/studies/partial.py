@@ -9,7 +9,7 @@ import numpy as np
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.study import Ranked
-from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, varied
+from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, several, varied
 from spiritlevel.studies.ranks import drawn, interval, resampled
 from spiritlevel.studies.tally import Layout
 
@@ -34,14 +34,16 @@ def partial_kendall(
     x, y = matched(x=x, y=y)
     if not isinstance(given, Mapping) or not given:
         raise SpiritlevelError(f"given is {given!r:.60}: give the numbers of each control by name")
-    controls = [matched(x=x, **{str(name): row})[1] for name, row in given.items()]
+    given = {f"given[{name!r}]": row for name, row in given.items()}
+    controls = [matched(x=x, **{name: row})[1] for name, row in given.items()]
     clusters = labels("clusters", clusters, len(x))
     number("resamples", resamples, 1, whole=True)
     source = generator(seed)
     known = np.logical_and.reduce([~np.isnan(row) for row in (x, y, *controls)])
     enough(known, "all numbers", 3)
     x, y, *controls = (row[known] for row in (x, y, *controls))
-    varied(x=x, y=y, **dict(zip(map(str, given), controls, strict=True)))
+    varied(x=x, y=y, **dict(zip(given, controls, strict=True)))
+    several(clusters[known], 2)
     layout = Layout(clusters[known], int(clusters.max()) + 1)
     rows = [y, *controls]
     draws = drawn(layout.size, resamples, source)

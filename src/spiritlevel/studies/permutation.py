@@ -17,6 +17,7 @@ from spiritlevel.studies.given import (
     labels,
     matched,
     numbered,
+    several,
     varied,
 )
 
@@ -45,7 +46,7 @@ def permutation_test(
     enough(known, "both numbers")
     varied(x=x[known], y=y[known])
     clusters = numbered(found[known])
-    enough(np.bincount(clusters) > 0, "different configurations", 3)
+    several(clusters, 3)
     return float(permuted(clusters, [x[known]], y[known], draws, source)[0])
 
 

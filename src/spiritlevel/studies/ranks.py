@@ -10,7 +10,7 @@ import numpy as np
 from spiritlevel.base import ranks
 from spiritlevel.base.doors import number, one_of
 from spiritlevel.results.study import Ranked
-from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, varied
+from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, several, varied
 from spiritlevel.studies.tally import Layout, Ordered, ordered, tallied
 
 ENDS = (0.025, 0.975)
@@ -50,8 +50,8 @@ def kendall_interval(
     known = ~(np.isnan(x) | np.isnan(y))
     enough(known, "both numbers")
     varied(x=x[known], y=y[known])
+    several(clusters[known], 2)
     layout = Layout(clusters[known], int(clusters.max()) + 1)
-    enough(layout.counts > 0, "different configurations")
     draws = drawn(layout.size, resamples, source)
     return interval(resampled(layout, [x[known]], [y[known]], draws)[0, 0])
 
@@ -90,7 +90,7 @@ def _varying(layout: Layout, rows: Sequence[Ordered], draws: np.ndarray) -> np.n
     found = np.tile(every, (len(rows), 1))
     tied = [i for i, row in enumerate(rows) if row.tied]
     found[tied] = 0
-    one = [Ordered(rows[0].ranks, False, layout.kind)]
+    one = [Ordered(rows[0].ranks, False)]
     for block, i, _, sums in tallied(layout, [rows[k] for k in tied], one, [(2, 0)]):
         found[tied[i]] += _form(sums[2, 0], block, draws)
     return found

@@ -11,7 +11,7 @@ from spiritlevel.base.ranks import untied
 from spiritlevel.results.study import Ranked, Row
 from spiritlevel.studies import labels
 from spiritlevel.studies.given import generator, numbered
-from spiritlevel.studies.granulated import averaged
+from spiritlevel.studies.granules import averaged
 from spiritlevel.studies.information import informed
 from spiritlevel.studies.partial import partial
 from spiritlevel.studies.permutation import holm, permuted
@@ -32,9 +32,10 @@ def rows(sample: Sample, values: Mapping[str, np.ndarray], least: float) -> list
     for together in groups.values():
         known = ~np.isnan(values[together[0]])
         xs = [values[label][known] for label in together]
-        draws = resampled(sample.layout(known), xs, [sample.outcome[known]], sample.draws)[:, 0]
+        draws, partials = _ranked(sample, known, xs)
         taus |= dict(zip(together, draws, strict=True))
-        found |= {row.name: row for row in _group(sample, together, known, xs, draws, least)}
+        group = _group(sample, together, known, xs, draws, partials, least)
+        found |= {row.name: row for row in group}
     adjusted = holm([found[label].p for label in values])
     ends = {label: labels.bottom(label, values) for label in values}
     gains = {x: _gain(sample, values, taus, x, end) for x, end in ends.items() if end}
@@ -51,6 +52,7 @@ def _group(
     known: np.ndarray,
     xs: Sequence[np.ndarray],
     taus: np.ndarray,
+    partials: Sequence[Ranked | None],
     least: float,
 ) -> list[Row]:
     """The rows of measures that these networks have."""
@@ -59,7 +61,6 @@ def _group(
     told = informed(sample.values(known), xs, y)
     clusters = numbered(sample.clusters[known])
     ps = permuted(clusters, xs, y, PERMUTATIONS, generator(sample.seed))
-    partials = _partials(sample, known, xs)
     found = []
     for i, (label, x) in enumerate(zip(together, xs, strict=True)):
         title, family, invariant = labels.described(label)
@@ -83,16 +84,25 @@ def _group(
     return found
 
 
-def _partials(sample: Sample, known: np.ndarray, xs: Sequence[np.ndarray]) -> list[Ranked | None]:
-    """Given the controls, of the networks that have all of them; None where nothing is left."""
-    if not sample.controls:
-        return [None] * len(xs)
-    has = ~np.isnan(np.stack([row[known] for row in sample.controls.values()])).any(0)
-    layout = sample.layout(np.flatnonzero(known)[has])
-    given = [row[known][has] for row in (sample.outcome, *sample.controls.values())]
-    taus = resampled(layout, [x[has] for x in xs], given, sample.draws)
-    found = partial(taus, resampled(layout, given, given, sample.draws))
-    return [interval(one) if np.isfinite(one[0]) else None for one in found]
+def _ranked(
+    sample: Sample, known: np.ndarray, xs: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[Ranked | None]]:
+    """tau in every resample; partial tau of the networks that have all controls, if it is left."""
+    ys = [sample.outcome, *sample.controls.values()]
+    has = known & ~np.isnan(ys).any(0)
+    same = bool((has == known).all())
+    first = _taus(sample, known, xs, ys if same else ys[:1])
+    if len(ys) == 1 or sample.configurations(has) < 3:
+        return first[:, 0], [None] * len(xs)
+    taus = first if same else _taus(sample, has, [x[has[known]] for x in xs], ys)
+    found = partial(taus, _taus(sample, has, [y[has] for y in ys], ys))
+    return first[:, 0], [interval(one) if np.isfinite(one[0]) else None for one in found]
+
+
+def _taus(
+    sample: Sample, known: np.ndarray, xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]
+) -> np.ndarray:
+    return resampled(sample.layout(known), xs, [y[known] for y in ys], sample.draws)
 
 
 def _gain(
@@ -107,8 +117,7 @@ def _gain(
     both = ~(np.isnan(one) | np.isnan(other))
     if both.sum() == max((~np.isnan(one)).sum(), (~np.isnan(other)).sum()):
         return interval(taus[end] - taus[label])
-    if both.sum() < 3:
+    if sample.configurations(both) < 3:
         return None
-    pair = [other[both], one[both]]
-    high, low = resampled(sample.layout(both), pair, [sample.outcome[both]], sample.draws)[:, 0]
+    high, low = _taus(sample, both, [other[both], one[both]], [sample.outcome])[:, 0]
     return interval(high - low) if np.isfinite(high[0] - low[0]) else None

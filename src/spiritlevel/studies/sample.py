@@ -10,7 +10,7 @@ import numpy as np
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.study import Network
-from spiritlevel.studies.given import axes, enough, generator, numbered, varied
+from spiritlevel.studies.given import axes, deviations, enough, generator, numbered, several, varied
 from spiritlevel.studies.neighbours import Neighbours, neighbours
 from spiritlevel.studies.ranks import drawn
 from spiritlevel.studies.tally import Layout
@@ -30,6 +30,9 @@ class Sample:
 
     def layout(self, known: np.ndarray) -> Layout:
         return Layout(self.clusters[known], self.draws.shape[1])
+
+    def configurations(self, known: np.ndarray) -> int:
+        return len(np.unique(self.clusters[known]))
 
     def along(self, known: np.ndarray) -> dict[str, Neighbours]:
         return neighbours(self.values(known))
@@ -56,9 +59,9 @@ def sampled(
     varied(outcome=every)
     varying = axes([one.config for one in kept], len(kept))
     clusters = numbered(zip(*varying.values(), strict=True)) if varying else np.arange(len(kept))
-    enough(np.bincount(clusters) > 0, "different configurations", 3)
+    several(clusters, 3)
     draws = drawn(int(clusters.max()) + 1, resamples, source)
-    given = controlled(kept, controls)
+    given = controlled(kept, controls, outcome)
     noise = _noise(kept, outcome, examples)
     return Sample(every, noise, given, varying, clusters, draws, seed), kept
 
@@ -68,10 +71,13 @@ def numbers(networks: Sequence[Network], name: str) -> np.ndarray:
     return np.array([one.numbers.get(name, np.nan) for one in networks], dtype=float)
 
 
-def controlled(networks: Sequence[Network], controls: Sequence[str]) -> dict[str, np.ndarray]:
+def controlled(
+    networks: Sequence[Network], controls: Sequence[str], outcome: str
+) -> dict[str, np.ndarray]:
     """The numbers of each control; of an axis of texts, whether it is each one but the first."""
     found: dict[str, np.ndarray] = {}
     known = dict.fromkeys(name for one in networks for name in (*one.config, *one.numbers))
+    known.pop(outcome, None)  # given itself it has no order
     for control in names("controls", controls) if controls else []:
         one_of("controls", control, known)
         row = [one.config.get(control, one.numbers.get(control, np.nan)) for one in networks]
@@ -79,6 +85,8 @@ def controlled(networks: Sequence[Network], controls: Sequence[str]) -> dict[str
             found[control] = np.array(row, dtype=float)
         else:
             texts = list(map(str, row))
+            if len(set(texts)) == 1:
+                raise SpiritlevelError(f"{control} is {texts[0]} everywhere: give one that varies")
             for text in list(dict.fromkeys(texts))[1:]:
                 found[f"{control}={text}"] = np.array([one == text for one in texts], dtype=float)
     for control, row in found.items():
@@ -90,7 +98,10 @@ def controlled(networks: Sequence[Network], controls: Sequence[str]) -> dict[str
 def _noise(networks: Sequence[Network], outcome: str, examples: int | None) -> np.ndarray | None:
     if examples is None:
         told = numbers(networks, f"{outcome}_stderr")
-        return None if np.isnan(told).any() else told
+        if np.isnan(told).any():
+            return None
+        deviations(f"{outcome}_stderr", told)
+        return told
     error = numbers(networks, "test_error")
     if not ((error >= 0) & (error <= 1)).all():
         raise SpiritlevelError(

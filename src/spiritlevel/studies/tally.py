@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-AT_ONCE = 2**23  # signs of one measure that are held at a time
+AT_ONCE = 2**24  # signs of one measure that are held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,9 @@ class Layout:
     @property
     def kind(self) -> type[np.signedinteger]:
         """Sums over all pairs of two configurations fit into it."""
-        return np.int8 if self.deep**2 <= 127 else np.int32
+        return next(
+            kind for kind in (np.int8, np.int16, np.int32) if self.deep**2 <= np.iinfo(kind).max
+        )
 
     def blocks(self) -> Iterator[slice]:
         """Rows of configurations, as many as are summed at a time."""
@@ -53,20 +55,19 @@ class Ordered:
 
     ranks: np.ndarray  # seeds by configurations
     tied: bool
-    kind: type[np.signedinteger]
 
-    def signs(self, rows: slice, a: int, b: int) -> np.ndarray:
-        """sign of (a-th of a configuration in `rows`) - (b-th of one from there on)."""
-        own, others = self.ranks[a, rows, None], self.ranks[b, None, rows.start :]
+    def signs(self, rows: slice, b: int) -> np.ndarray:
+        """sign of (each of a configuration in `rows`) - (b-th of one from there on)."""
+        own, others = self.ranks[:, rows, None], self.ranks[b, rows.start :]
         above, below = own > others, own < others
-        return np.subtract(above.view(np.int8), below.view(np.int8)).astype(self.kind, copy=False)
+        return np.subtract(above.view(np.int8), below.view(np.int8), out=above.view(np.int8))
 
 
 def ordered(values: np.ndarray, layout: Layout) -> Ordered:
     distinct, ranks = np.unique(values, return_inverse=True)
     table = np.full((layout.deep, layout.size), np.nan, dtype=np.float32)
     table[layout.slots, layout.clusters] = ranks
-    return Ordered(table, len(distinct) < len(values), layout.kind)
+    return Ordered(table, len(distinct) < len(values))
 
 
 Powers = tuple[int, int]  # of the signs of x and of y in a product
@@ -85,18 +86,17 @@ def tallied(
 
     Those with configurations from the first of the rows on, by reduced powers; (0, 0) is left out.
     """
-    seeds = [(a, b) for a in range(layout.deep) for b in range(layout.deep)]
     for rows in layout.blocks():
-        seen = [{ab: y.signs(rows, *ab) for ab in seeds} for y in ys]
+        seen = [[y.signs(rows, b) for b in range(layout.deep)] for y in ys]
         shape = (rows.stop - rows.start, layout.size - rows.start)
         for i, x in enumerate(xs):
             wanted = [{reduced(p, x, y) for p in powers} - {(0, 0)} for y in ys]
             sums = [{p: np.zeros(shape, layout.kind) for p in keys} for keys in wanted]
-            for ab in seeds:
-                dx = x.signs(rows, *ab)
+            for b in range(layout.deep):
+                dx = x.signs(rows, b)
                 for signs, found in zip(seen, sums, strict=True):
                     for p, q in found:
-                        found[p, q] += _product(dx, p, signs[ab], q)
+                        found[p, q] += _product(dx, p, signs[b], q).sum(0, dtype=layout.kind)
             for j, found in enumerate(sums):
                 yield rows, i, j, found
 
