@@ -103,6 +103,18 @@ def test_without_axes_each_network_is_its_own() -> None:
     assert found.least == pytest.approx(1 + p * math.log2(p) + q * math.log2(q), abs=1e-12)
 
 
+def test_axes_drawn_at_random_group_alike() -> None:
+    """Every set of them tells the configuration: one table for all, and what seeds leave open."""
+    draws = np.random.default_rng(0)
+    grid = [{"a": draws.random(), "b": draws.random(), "c": i % 2} for i in range(8)]
+    configs = [one for one in grid for _ in range(3)]
+    measure, gap = draws.normal(size=(2, 24))
+    found = conditional_information(configs, measure, gap)
+    assert found.by_axes == pytest.approx(counted.information(configs, measure, gap), abs=1e-9)
+    assert len(found.by_axes) == 7
+    assert found.by_axes["a",] == found.by_axes["b", "c"] != found.by_axes["c",]
+
+
 def test_an_outcome_without_order_is_refused() -> None:
     with pytest.raises(SpiritlevelError, match="gap is 1 everywhere: give one that varies"):
         conditional_information(GRID, range(12), [1] * 12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -65,12 +65,12 @@ def informed(
         for size in range(min(MOST, len(varying)) + 1)
         for names in combinations(varying, size)
     }
-    xs, y = [ordered(row, layout) for row in measures], ordered(gap, layout)
-    step = max(AT_ONCE // sum(int(codes.max() + 1) ** 2 for codes in groups.values()), 1)
+    # axes whose values are all different, as those drawn at random, give one grouping in any set
+    seen: dict[bytes, Subset] = {}
+    leads = {names: seen.setdefault(codes.tobytes(), names) for names, codes in groups.items()}
     found = [
-        {names: value for names, table in tables.items() if (value := _share(table)) is not None}
-        for start in range(0, len(xs), step)
-        for tables in _tables(layout, xs[start : start + step], y, groups)
+        {names: one for names, lead in leads.items() if (one := shares[lead]) is not None}
+        for shares in _shares(layout, measures, gap, {lead: groups[lead] for lead in seen.values()})
     ]
     least = [min(shares, key=lambda names: shares[names], default=None) for shares in found]
     return [
@@ -79,9 +79,23 @@ def informed(
     ]
 
 
+def _shares(
+    layout: Layout,
+    measures: Sequence[np.ndarray],
+    gap: np.ndarray,
+    groups: Mapping[Subset, np.ndarray],
+) -> Iterator[dict[Subset, float | None]]:
+    """Some measures at a time, as their tables may be large."""
+    xs, y = [ordered(row, layout) for row in measures], ordered(gap, layout)
+    step = max(AT_ONCE // sum(int(codes.max() + 1) ** 2 for codes in groups.values()), 1)
+    for start in range(0, len(xs), step):
+        for tables in _tables(layout, xs[start : start + step], y, groups):
+            yield {names: _share(table) for names, table in tables.items()}
+
+
 def _tables(
     layout: Layout, xs: Sequence[Ordered], y: Ordered, groups: Mapping[Subset, np.ndarray]
-) -> list[dict[Subset, np.ndarray]]:
+) -> Iterator[dict[Subset, np.ndarray]]:
     """Ordered pairs by sign of x, sign of y and the groups of both: 3 by 3 by K by K."""
     powers = [(p, q) for p in range(3) for q in range(3)]
     masks = {
@@ -100,10 +114,8 @@ def _tables(
                 found[i][names, power] = found[i].get((names, power), 0) + total
     found = [{key: one for key, one in found[0].items() if key[1][0] == 0} | sums for sums in found]
     counted = {names: _pairs(layout, mask) for names, mask in masks.items()}
-    return [
-        {names: _cells(sums, names, counted[names], x, y) for names in groups}
-        for sums, x in zip(found, xs, strict=True)
-    ]
+    for sums, x in zip(found, xs, strict=True):
+        yield {names: _cells(sums, names, counted[names], x, y) for names in groups}
 
 
 def _halved(block: np.ndarray) -> np.ndarray:
