@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "train_many": tiny.train_many,
         "stack": 3,
     },
-    "curvature": {"measures": ("hessian_trace",), "grid": {"width": [2], "rate": [0.1, 0.5]}},
+    "curvature": {"measures": ("layer_traces",), "grid": {"width": [2], "rate": [0.1, 0.5]}},
 }
 
 
@@ -56,6 +57,8 @@ def forked(action: Callable[[], Any]) -> int:
         try:
             action()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return child
@@ -279,12 +282,81 @@ def _bereaved(course: Course, draws: random.Random, tally: Path) -> None:
         killer.join()
 
 
+def together(folder: Path, times: int, seed: int) -> dict[str, Any]:
+    """Three drivers begin at once on a store that is not there; each training is made once."""
+    found = []
+    for number in range(times):
+        course = Course(["plain", "stacks"][number % 2], folder / f"{number}")
+        course.uninterrupted()
+        os.environ["TINY_NAP"] = "0.01"
+        children = [forked(lambda c=course: c.run(c.store)) for _ in range(3)]
+        os.environ["TINY_NAP"] = "0"
+        course.wrong += [f"a driver ended with {c}" for c in map(ended, children) if c]
+        names = [line.rpartition(" ")[0] for line in course.log.read_text().splitlines()]
+        course.wrong += [f"made twice: {n}" for n in set(names) if names.count(n) > 1]
+        course.judged()
+        found.append(course)
+    return {"studies": len(found), "wrong": [w for c in found for w in c.wrong]}
+
+
+def interrupted(folder: Path, times: int, seed: int) -> dict[str, Any]:
+    """Ctrl-C at random moments, once or twice: what it says is what is in the store."""
+    draws, found, said, number = random.Random(seed), [], 0, 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # for children while they begin
+    while said < times:
+        course = Course([*KINDS][len(found) % 4], folder / f"{len(found)}")
+        course.uninterrupted()
+        while said < times:
+            number += 1
+            note = folder / f"{number}.said"
+            pooled = draws.random() < 0.3
+            child = forked(lambda c=course, n=note, p=pooled: _noted(c, n, p))
+            time.sleep(draws.uniform(0.0, course.span / 2))
+            os.kill(child, signal.SIGINT)
+            code = ended(child)
+            error = note.with_suffix(".error")
+            course.wrong += [f"ended with {code}: {error.read_text()}"] if code else []
+            course.look()
+            if not note.exists():  # it came before the driver began
+                continue
+            if not (words := note.read_text()):
+                break  # it had come to its end
+            said += 1
+            done, planned = len(course.kept["runs"]), len(course.study.runs())
+            expected = f"{done} of {planned} runs are done, and kept in {course.store}: run again"
+            course.wrong += [] if words == f"{expected} to go on" else [words]
+        code = ended(forked(lambda c=course: c.run(c.store)))
+        course.wrong += [f"the last driver ended with {code}"] if code else []
+        course.judged()
+        found.append(course)
+    return {"said": said, "studies": len(found), "wrong": [w for c in found for w in c.wrong]}
+
+
+def _noted(course: Course, note: Path, pooled: bool) -> None:
+    """What a driver says when it is interrupted; nothing if it was not."""
+    os.dup2(os.open(note.with_suffix(".error"), os.O_WRONLY | os.O_CREAT), 2)
+    part = note.with_suffix(".part")
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            course.run(course.store, engine=pool.Pool(2) if pooled else "here")
+        except KeyboardInterrupt as error:
+            if said := str(error):
+                with Store(course.store) as store:  # nobody is said to be at work
+                    said += "".join(map(str, store.status().claims))
+                part.write_text(said)
+                part.replace(note)
+        else:
+            note.touch()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     pool.subprocess.Popen = Forked  # type: ignore[attr-defined]
     what, folder, kills, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    if what == "workers":
-        found = workers(folder, kills, seed)
+    modes = {"workers": workers, "together": together, "interrupted": interrupted}
+    if what in modes:
+        found = modes[what](folder, kills, seed)
     else:
         found = drivers(folder, kills, seed, "pool" if what == "pooled" else "here")
     print(json.dumps(found))
