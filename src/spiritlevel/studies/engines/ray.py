@@ -161,7 +161,7 @@ def _unchanged() -> Iterator[None]:
 @contextlib.contextmanager
 def _hushed(ray: Any) -> Iterator[None]:
     """Ray prints of every worker that dies, into the output of the driver, whatever it is asked."""
-    module = getattr(getattr(ray, "_private", None), "worker", None)
+    module: Any = getattr(getattr(ray, "_private", None), "worker", None)
     before = getattr(module, "print_to_stdstream", None)
     if before is None:
         yield
