@@ -8,24 +8,8 @@ architecture. docs/study.md says what came out; docs/fashion.csv holds all numbe
 
 from __future__ import annotations
 
-import spiritlevel as sl
-from spiritlevel.curvature.diagonals import ggn_diagonal
 from spiritlevel.studies import Study, recipes
 
-
-def twin_trace(objective: sl.Objective) -> float:
-    """tr G of a twin that has one random factor exp(N(0, 1)) for each layer.
-
-    What somebody else may be handed who is handed the same network.
-    """
-    seed = int(objective.value() * 1e12) % 2**31  # another one for every network
-    layers = sl.symmetries(objective).layerwise()
-    scales = 1 / layers.flat_factors(layers.random(seed, 1.0), objective.shapes)
-    return float(ggn_diagonal(objective).scaled(scales).values.sum())
-
-
-if "twin_trace" not in sl.MEASURES:
-    sl.register("twin_trace", title="trace of a random twin", is_sharpness=True)(twin_trace)
 
 PLAIN = (
     *("hessian_spectral", "hessian_trace", "hessian_frobenius", "keskar", "eps_sharpness"),
@@ -41,7 +25,6 @@ INVARIANT = (
 OTHER = (
     *("loss", "gradient_norm", "gradient_noise_scale", "margin", "output_entropy"),
     *("parameter_count", "frobenius_distance", "pac_bayes_init", "pac_bayes_orig"),
-    "twin_trace",
 )
 
 VARIED = {

@@ -72,7 +72,7 @@ def test_protocols_ask_for_what_they_report() -> None:
     for name, one in PROTOCOLS.items():
         for full in (False, True):
             study = one.study(full=full, seeds=2)
-            axes = dict(study.grid)
+            axes = study.axes
             known = [*axes, *study.measures, "test_error", "gap", "rate_over_batch"]
             for reported in one.reported:
                 assert {reported.x, reported.y} <= set(known), name

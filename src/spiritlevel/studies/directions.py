@@ -79,7 +79,8 @@ def direction(
             f"{reported.text}: {len(taus)} seeds have networks that differ in {reported.x}; "
             f"{SEEDS} are the least for an interval"
         )
-    return Direction(reported, Ranked(*paired_interval(taus)), len(taus), len(known))
+    inside = (min(max(end, -1.0), 1.0) for end in paired_interval(taus))
+    return Direction(reported, Ranked(*inside), len(taus), len(known))
 
 
 def _both(reported: Reported) -> tuple[str, str]:

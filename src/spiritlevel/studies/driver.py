@@ -146,7 +146,7 @@ class Driver:
             self.progress.set_postfix_str(f"{self.failed} failed")
 
     def _again(self, number: int, death: Died) -> None:
-        """A job whose worker died is tried again, with what is still missing of it."""
+        """A job that came to no end is tried again after all others, with what is still missing."""
         job = self.jobs[number]
         self.flying.discard(number)
         self.stillborn = 0 if death.ready else self.stillborn + 1
@@ -159,7 +159,7 @@ class Driver:
             self._give_up(task, f"{death.reason}, {ATTEMPTS} times")
             task = self.store.task(self.study, job)
         if task:
-            self._send(number, task)
+            self.waiting.append(number)
         else:
             with self.store.database.writing() as connection:
                 released(connection, self.owner, (run.key for run in job))

@@ -73,7 +73,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone; `ready` if it had begun with the task."""
+    """A task came to no end: its worker is gone, or lacked memory; `ready` if it had begun."""
 
     reason: str
     ready: bool = True

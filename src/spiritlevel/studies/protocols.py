@@ -55,8 +55,7 @@ class Protocol:
 
     def directions(self, study: Study, networks: Sequence[Network]) -> list[Direction]:
         """What the networks of its study say of each thing that was reported."""
-        axes = {name: values for name, values in dict(study.grid).items() if len(values) > 1}
-        return [direction(networks, one, axes) for one in self.reported]
+        return [direction(networks, one, study.axes) for one in self.reported]
 
 
 def protocol(name: str) -> Protocol:

@@ -27,7 +27,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.orbit import representative
 from spiritlevel.results.history import History
-from spiritlevel.studies.messages import Ask, Ended, Finished, Measured, Message, Task
+from spiritlevel.studies.messages import Ask, Died, Ended, Finished, Measured, Message, Task
 from spiritlevel.studies.study import Study, Trained, Wanted
 
 NOTHING = Estimate(math.nan)
@@ -38,8 +38,12 @@ ROUNDING = 1e-3  # of a training that is repeated on a GPU
 def work(study: Study, task: Task) -> Iterator[Message]:
     """Train what has to be, and say what came of it; then measure it."""
     begin = time.perf_counter()
-    with undisturbed(task[0].run.seed):
-        trained = _stored(study, task) or _again(study, task)
+    try:
+        with undisturbed(task[0].run.seed):
+            trained = _stored(study, task) or _again(study, task)
+    except torch.OutOfMemoryError as error:  # others are at work on this GPU: later, again
+        yield Died(_reason(error))
+        return
     took = (time.perf_counter() - begin) / len(task)
     for ask, found in zip(task, trained, strict=True):
         if ask.missing:
@@ -67,6 +71,12 @@ def undisturbed(seed: int) -> Iterator[None]:
         torch.use_deterministic_algorithms(strict, warn_only=lenient)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+def freed() -> None:
+    """Give back what this process only keeps of the GPU for later: others are at work on it too."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -104,6 +114,8 @@ def _trained(study: Study, task: Task) -> list[Trained | BaseException]:
             raise SpiritlevelError(
                 f"train_many returned {len(found)} networks of {len(pairs)}: return one for each"
             )
+    except torch.OutOfMemoryError:
+        raise
     except (Exception, SystemExit) as error:
         return [error] * len(pairs)
     return [_checked(study, one) for one in found]
@@ -227,25 +239,52 @@ def _unpacked(objective: Objective, weights: bytes) -> Trained | None:
 
 
 def _measured(study: Study, ask: Ask, found: Trained) -> Iterator[Measured]:
-    """Every measure that is missing, at the trained point and then at the representative."""
-    common: dict[bool, dict[str, Any]] = {False: {}, True: {}}
-    moved = functools.cache(lambda: representative(found.objective).objective)
+    """Every measure that is missing; those that lacked memory once more after all others."""
+    points = _Points(found, {"compile": False, **study.settings})
+    lacking = []
     for label in ask.labels:
-        wanted, begin = study.wanted[label], time.perf_counter()
         try:
-            with undisturbed(ask.run.seed):
-                objective = moved() if wanted.moved else found.objective
-                given = {"init": found.init, "losses": found.losses}
-                settings = {"compile": False, **study.settings, **given}
-                tools = Apart(objective, common[wanted.moved], settings)
-                rows = _rows(wanted, wanted.asked.entry.function(tools, **wanted.asked.parameters))
-        except (Exception, SystemExit) as error:
-            yield _lost(ask, label, error, time.perf_counter() - begin)
-        else:
-            took = time.perf_counter() - begin
-            first, *_ = rows
-            rows = {k: replace(e, seconds=took * (k == first)) for k, e in rows.items()}
-            yield Measured(ask.run.key, label, rows)
+            yield _one(study, ask, label, points)
+        except torch.OutOfMemoryError:
+            lacking.append(label)
+            freed()
+    for label in lacking:
+        try:
+            yield _one(study, ask, label, points)
+        except torch.OutOfMemoryError as error:
+            yield _lost(ask, label, error)
+    freed()
+
+
+class _Points:
+    """Where a network is measured: as it was trained, and at the representative of its orbit."""
+
+    def __init__(self, found: Trained, settings: dict[str, Any]) -> None:
+        self.here = found.objective
+        self.given = {**settings, "init": found.init, "losses": found.losses}
+        self.common: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+
+    @functools.cached_property
+    def there(self) -> Objective:
+        return representative(self.here).objective
+
+    def instruments(self, moved: bool) -> Apart:
+        return Apart(self.there if moved else self.here, self.common[moved], self.given)
+
+
+def _one(study: Study, ask: Ask, label: str, points: _Points) -> Measured:
+    wanted, begin = study.wanted[label], time.perf_counter()
+    try:
+        with undisturbed(ask.run.seed):
+            tools = points.instruments(wanted.moved)
+            rows = _rows(wanted, wanted.asked.entry.function(tools, **wanted.asked.parameters))
+    except torch.OutOfMemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        return _lost(ask, label, error, time.perf_counter() - begin)
+    took, (first, *_) = time.perf_counter() - begin, rows
+    rows = {k: replace(e, seconds=took * (k == first)) for k, e in rows.items()}
+    return Measured(ask.run.key, label, rows)
 
 
 def _rows(wanted: Wanted, found: Any) -> dict[str, Estimate]:

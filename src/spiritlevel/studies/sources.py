@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import linecache
@@ -34,6 +35,7 @@ class Source:
 
     study: bytes
     modules: dict[str, tuple[str, str, str]]  # name -> file, package, text
+    imports: tuple[str, ...]  # what registers its measures
     path: tuple[str, ...]
     dtype: torch.dtype  # the default one, which a script may set where only it itself is run
 
@@ -73,9 +75,11 @@ def packed(study: Study) -> Source:
             f"the study {study.name!r} cannot be sent to other processes ({in_one_line(error)}): "
             'define train at the top level of a file, or use engine="here"'
         ) from None
-    modules = {name: _module(name) for name in sorted(reader.used) if _is_script(name)}
+    measures = {one.asked.entry.function.__module__ for one in study.wanted.values()}
+    modules = {n: _module(n) for n in sorted(reader.used | measures) if _is_script(n)}
+    imports = tuple(sorted(name for name in measures if name not in modules))
     path = tuple(p or str(Path.cwd()) for p in sys.path)
-    return Source(held, modules, path, torch.get_default_dtype())
+    return Source(held, modules, imports, path, torch.get_default_dtype())
 
 
 def unpacked(source: Source) -> Study:
@@ -88,6 +92,8 @@ def unpacked(source: Source) -> Study:
             with _imported(file):
                 _executed(names[name], file, package, text)
     with _imported("a module of the study"):
+        for name in source.imports:
+            importlib.import_module(name)
         return _Unpickler(source.study, names).load()
 
 

@@ -128,6 +128,16 @@ class Study:
                 )
         return found
 
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """Those that vary, with their values in the order of the grid."""
+        names = dict.fromkeys(name for config in self.configurations for name in config)
+        found = {n: [c[n] for c in self.configurations if n in c] for n in names}
+        distinct = {
+            n: list({canonical(v): v for v in values}.values()) for n, values in found.items()
+        }
+        return {name: values for name, values in distinct.items() if len(values) > 1}
+
     @functools.cached_property
     def _seeds(self) -> tuple[int, ...]:
         if isinstance(self.seeds, (int, Integral)):

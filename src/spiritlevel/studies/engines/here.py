@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spiritlevel.studies.messages import Ended, Message, Task
+from spiritlevel.studies.messages import Died, Ended, Message, Task
 from spiritlevel.studies.running import work
 from spiritlevel.studies.study import Study
 
@@ -38,6 +38,6 @@ class Here:
         if self.at is None:
             return []
         message = next(self.at)
-        if isinstance(message, Ended):
+        if isinstance(message, Ended | Died):
             self.at = None
         return [(self.number, message)]

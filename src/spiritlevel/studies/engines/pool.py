@@ -129,7 +129,7 @@ class Pool:
         if message is None:  # its pipe ended
             self.team.remove(worker)
             message = Died(worker.death(), worker.ready)
-        if isinstance(message, Ended):
+        if isinstance(message, Ended | Died):
             worker.number = None
         if isinstance(message, Broken):
             return [(-1, message)]
