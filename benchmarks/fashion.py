@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from spiritlevel.studies import Study, recipes
 
-
 PLAIN = (
     *("hessian_spectral", "hessian_trace", "hessian_frobenius", "keskar", "eps_sharpness"),
     *("expected_sharpness", "pac_bayes_flatness", "parameter_norm", "log_spectral_product"),
