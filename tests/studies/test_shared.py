@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,8 @@ import torch
 
 import spiritlevel as sl
 from spiritlevel.studies import load_study
+from spiritlevel.studies.engines.pool import START
+from spiritlevel.studies.sources import packed
 
 OWN = """
 import spiritlevel as sl
@@ -127,3 +133,23 @@ def test_a_measure_that_lacked_memory_is_tried_once_more(
     else:
         [reason] = refused["greedy"]
         assert "CUDA out of memory" in reason
+
+
+def test_a_worker_that_cannot_import_ends_quietly() -> None:
+    """No word of the interpreter about the thread that still listens to the driver."""
+    source = packed(tiny.made())
+    file, package, _ = source.modules["tiny"]
+    broken = replace(source, modules={"tiny": (file, package, "1 / 0")})
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    paths = os.pathsep.join(place for place in sys.path if place)
+    with subprocess.Popen(
+        [sys.executable, "-c", START, "1"], env={**os.environ, "PYTHONPATH": paths}, **pipes
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        pickle.dump(broken, worker.stdin)
+        worker.stdin.flush()
+        assert "ZeroDivisionError" in pickle.load(worker.stdout).reason
+        assert worker.wait(60) == 0
+        assert worker.stderr.read() == b""

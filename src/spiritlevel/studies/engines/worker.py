@@ -30,7 +30,7 @@ def main() -> None:
         study = unpacked(tasks.get())
     except SpiritlevelError as error:
         _send(out, Broken(str(error)))
-        return
+        os._exit(0)  # an end of the interpreter would wait for the thread that listens
     _send(out, Ready())
     while True:
         for message in work(study, tasks.get()):
