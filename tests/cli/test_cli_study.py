@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import studied
 import tables
 from spiritlevel.cli import app
 from spiritlevel.results.study import Findings
+from spiritlevel.studies import PROTOCOLS, Store
 
 FILE = textwrap.dedent("""
     import torch
@@ -27,9 +29,8 @@ FILE = textwrap.dedent("""
         if config["width"] == 5 and seed == 1:
             raise RuntimeError("the loss is not finite")
         torch.manual_seed(seed)
-        net = torch.nn.Sequential(
-            torch.nn.Linear(2, config["width"]), torch.nn.ReLU(), torch.nn.Linear(config["width"], 2)
-        )
+        layers = torch.nn.Linear(2, config["width"]), torch.nn.ReLU()
+        net = torch.nn.Sequential(*layers, torch.nn.Linear(config["width"], 2))
         x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
         objective = sl.Objective(net, (x, (x[:, 0] > 0).long()), torch.nn.functional.cross_entropy)
         norm = float(sum(p.detach().square().sum() for p in net.parameters()))
@@ -167,26 +168,51 @@ def test_help_needs_no_torch() -> None:
     assert done.stdout.split() == ["False", "0", "True"]
 
 
-def test_protocols_are_listed_by_their_first_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from spiritlevel.cli import planning
-    from spiritlevel.studies import load_study
+def test_some_of_the_networks(folder: Path) -> None:
+    """--where leaves those that it names, from every source, and says so."""
+    run("run", "grid.py", "--json", "run.json", "--csv", "ranked.csv")
+    run("export", "grid.py", "--csv", "networks.csv")
+    some = [n for n in read(folder / "run.json").networks if n.config["shift"] == 9.0]
+    for source in ("grid.py", "networks.csv", "run.json", "grid.db"):
+        code, text = run("report", source, "--where", "shift=9.0", "--json", "some.json")
+        assert code == 0, text
+        found = read(folder / "some.json")
+        assert {n.key for n in found.networks} == {n.key for n in some}
+        assert "only networks with shift = 9.0" in text
+        assert f"5 of {12 if source.startswith('grid') else 10} networks" in text
+    for wrong, message in {
+        "shift=1.5": "where['shift']=1.5 is not known; choose one of 0.0, 9.0",
+        "height=3": "an axis in where='height' is not known; choose one of 'shift', 'width'",
+        "shift": "--where is 'shift'; give an axis and its value",
+    }.items():
+        code, text = run("report", "grid.db", "--where", wrong)
+        assert code == 2
+        assert message in text
 
-    def jiang() -> object:
-        """Seven axes with three values each.
 
-        More of it.
-        """
-        return load_study("grid.py")
-
-    monkeypatch.setattr(planning, "protocols", lambda: {"jiang": jiang})
+def test_protocols_are_listed(folder: Path) -> None:
     code, text = run("protocols")
     assert code == 0
-    assert "jiang Seven axes with three values each." in text
-    assert "More of it" not in text
-    code, text = run("run", "jiang", "--json", "jiang.json")
+    assert "jiang a grid in small Jiang et al. (2020)" in text
+    assert len(PROTOCOLS) == sum(name in text for name in PROTOCOLS)
+
+
+def test_a_protocol_says_what_came_of_its_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the size that was asked for; a study of a file has its own."""
+    small = {"width": [2, 6], "examples": 40, "epochs": 3}
+    one = replace(PROTOCOLS["width"], measures=("path_norm",), small=small)
+    monkeypatch.setitem(PROTOCOLS, "width", one)
+    code, text = run("run", "width", "--seeds", "2")
     assert code == 0, text
-    assert (folder / "jiang.db").exists()
-    assert json.loads((folder / "jiang.json").read_text(encoding="utf-8"))["name"] == "small"
-    assert "a protocol: leave it out" in run("run", "jiang", "--name", "small")[1]
+    assert "4 of 4 runs done" in text
+    planned = one.study(seeds=2)
+    with Store(folder / "width.db") as store:
+        [direction] = one.directions(planned, store.networks(planned))
+    assert direction.text in text
+    assert "no ranking: the networks are of 2 configurations: this needs at least 3" in text
+    assert run("run", "width", "--seeds", "2", "--json", "width.json")[0] == 2
+    assert "a protocol: leave it out" in run("run", "width", "--name", "small")[1]
+    assert "--seeds is for protocols; grid.py" in run("run", "grid.py", "--seeds", "2")[1]
+    assert "--full is for protocols; grid.py" in run("run", "grid.py", "--full")[1]

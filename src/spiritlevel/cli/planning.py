@@ -2,44 +2,73 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable
+import ast
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spiritlevel.base.errors import SpiritlevelError
 
 if TYPE_CHECKING:
     from spiritlevel.results.study import Findings
+    from spiritlevel.studies.protocols import Protocol
+    from spiritlevel.studies.store import Store
     from spiritlevel.studies.study import Study
 
 SQLITE = b"SQLite format 3\0"  # what a store begins with
-PROTOCOLS = "spiritlevel.studies.protocols"
 
 
-def protocols() -> dict[str, Callable[..., Study]]:
+def protocols() -> dict[str, Protocol]:
     """The studies of the literature by name."""
-    if importlib.util.find_spec(PROTOCOLS) is None:
-        return {}
-    return importlib.import_module(PROTOCOLS).PROTOCOLS
+    from spiritlevel.studies.protocols import PROTOCOLS
+
+    return PROTOCOLS
 
 
-def study_from(where: str, name: str | None = None) -> Study:
-    """The study that a file defines, or that a protocol makes."""
+def study_from(
+    where: str, name: str | None = None, *, full: bool = False, seeds: int | None = None
+) -> Study:
+    """The study that a file defines, or that a protocol makes in one of its sizes."""
     known = protocols()
     if where in known:
         if name is not None:
             raise SpiritlevelError(f"--name is {name!r}, but {where} is a protocol: leave it out")
-        return known[where]()
+        return known[where].study(full=full, **({} if seeds is None else {"seeds": seeds}))
+    if full or seeds is not None:
+        option = "--full" if full else "--seeds"
+        raise SpiritlevelError(f"{option} is for protocols; {where} says its size itself")
     if not Path(where).is_file():
-        listed = f", or a protocol: {', '.join(known)}" if known else ""
         raise SpiritlevelError(
-            f"{where!r}: there is no such file; name one that defines a Study{listed}"
+            f"{where!r}: there is no such file; name one that defines a Study, or a protocol: "
+            f"{', '.join(known)}"
         )
     from spiritlevel.studies import load_study
 
     return load_study(where, name)
+
+
+def reported(where: str, planned: Study, kept: Store) -> list[str]:
+    """What the networks of a protocol say of each thing that its source reports."""
+    known = protocols().get(where)
+    if known is None:
+        return []
+    try:
+        return [one.text for one in known.directions(planned, kept.networks(planned))]
+    except SpiritlevelError as error:  # too few of them
+        return [str(error)]
+
+
+def conditions(texts: list[str]) -> dict[str, Any]:
+    """--where labels=0.0: values as Python writes them, or texts."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        axis, sign, value = text.partition("=")
+        if not (axis and sign and value):
+            raise SpiritlevelError(f"--where is {text!r}; give an axis and its value: width=32")
+        try:
+            found[axis] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[axis] = value
+    return found
 
 
 def is_store(path: Path) -> bool:

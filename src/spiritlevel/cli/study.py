@@ -28,9 +28,6 @@ app.add_typer(study, name="study")
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE", help="A Python file that defines a Study, or a protocol.")
 ]
-NameOption = Annotated[
-    str | None, typer.Option("--name", help="Which study of the file, where it defines several.")
-]
 StoreOption = Annotated[
     Path | None,
     typer.Option("--store", help="Where runs are kept; the file's name with .db if left out."),
@@ -87,6 +84,26 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """Which study, where a file has several or a protocol two sizes."""
+
+    name: Annotated[
+        str | None, typer.Option("--name", help="Which study of the file, of several.")
+    ] = None
+    full: Annotated[
+        bool, typer.Option("--full", help="A protocol on Fashion-MNIST, not on the small digits.")
+    ] = False
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="How many of a protocol; 5 if left out.", min=1)
+    ] = None
+
+    def study(self, where: str) -> Study:
+        from spiritlevel.cli.planning import study_from
+
+        return study_from(where, self.name, full=self.full, seeds=self.seeds)
+
+
+@dataclass(frozen=True)
 class Question:
     """What is ranked, where the study's own answer is not wanted or not known."""
 
@@ -99,11 +116,19 @@ class Question:
         typer.Option("--controls", help="Axes or numbers held fixed, separated by commas."),
     ] = None
 
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", help="Only networks with this value of an axis: width=32."),
+    ] = None
+
     @property
     def options(self) -> dict[str, Any]:
         """As analyse takes them."""
+        from spiritlevel.cli.planning import conditions
+
         chosen = names(self.controls)
         given = {"outcome": self.outcome, "controls": None if chosen is None else tuple(chosen)}
+        given["where"] = conditions(self.where) if self.where else None
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -119,11 +144,11 @@ class Tables:
 @expanded
 def run(
     file: FileArgument,
+    plan: Plan,
     work: Work,
     question: Question,
     files: Files,
     store: StoreOption = None,
-    name: NameOption = None,
 ) -> None:
     """Train and measure what the store does not hold yet, and rank the measures.
 
@@ -131,23 +156,33 @@ def run(
     them on one store share the work.
     """
     with one_line_errors() as console:
-        from spiritlevel.cli.planning import store_of, study_from
+        from spiritlevel.base.errors import SpiritlevelError
+        from spiritlevel.cli.planning import reported, store_of
 
         check_writable(files)
-        planned, place = study_from(file, name), store_of(file, store)
+        planned, place, asked = plan.study(file), store_of(file, store), question.options
         with planned.run(place, **work.options) as kept:
             _say(kept, planned, console)
-            found = planned.findings(kept, **question.options)
+            told = reported(file, planned, kept)
+            for line in told:
+                console.print(line, highlight=False, markup=False)
+            try:
+                found = planned.findings(kept, **asked)
+            except SpiritlevelError as error:
+                if not told or any(vars(files).values()):
+                    raise
+                console.print(f"no ranking: {error}", highlight=False, markup=False)
+                return
         console.print(found)
         write(found, files, console)
 
 
 @study.command()
 @expanded
-def status(file: SourceArgument, store: StoreOption = None, name: NameOption = None) -> None:
+def status(file: SourceArgument, plan: Plan, store: StoreOption = None) -> None:
     """What is done, what failed and why, what is missing, and about how long it will take."""
     with one_line_errors() as console:
-        planned, kept = _source(file, store, name)
+        planned, kept = _source(file, store, plan)
         with kept:
             _say(kept, planned, console)
 
@@ -162,16 +197,16 @@ def report(
             help="A store, a study's file, a CSV of networks, or what --json wrote.",
         ),
     ],
+    plan: Plan,
     question: Question,
     files: Files,
     store: StoreOption = None,
-    name: NameOption = None,
     title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
 ) -> None:
     """Rank the measures of networks that are there already, and draw the page."""
     with one_line_errors() as console:
         check_writable(files)
-        found = _found(source, store, name, question.options)
+        found = _found(source, store, plan, question.options)
         console.print(found)
         write(found, files, console, title=title)
 
@@ -180,9 +215,9 @@ def report(
 @expanded
 def export(
     source: SourceArgument,
+    plan: Plan,
     tables: Tables,
     store: StoreOption = None,
-    name: NameOption = None,
 ) -> None:
     """All networks of a store as a table, one line each: configuration, numbers, measures."""
     with one_line_errors() as console:
@@ -191,7 +226,7 @@ def export(
         check_writable(tables)
         if tables.csv is None and tables.parquet is None:
             raise SpiritlevelError("say where to: --csv networks.csv or --parquet networks.parquet")
-        planned, kept = _source(source, store, name)
+        planned, kept = _source(source, store, plan)
         with kept:
             if tables.csv is not None:
                 kept.to_csv(tables.csv, planned)
@@ -211,23 +246,24 @@ def protocols() -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("name", no_wrap=True)
         table.add_column("study")
-        for name, make in known().items():
-            table.add_row(name, (make.__doc__ or "").partition("\n")[0])
+        table.add_column("after", style="dim")
+        for name, one in known().items():
+            table.add_row(name, one.title, one.source)
         console.print(table, highlight=False)
 
 
-def _source(source: str, store: Path | None, name: str | None) -> tuple[Study | None, Store]:
+def _source(source: str, store: Path | None, plan: Plan) -> tuple[Study | None, Store]:
     """A store alone, or a study with its store."""
-    from spiritlevel.cli.planning import is_store, store_of, study_from
+    from spiritlevel.cli.planning import is_store, store_of
     from spiritlevel.studies.store import Store
 
     if is_store(Path(source)):
         return None, Store(source)
-    planned = study_from(source, name)
+    planned = plan.study(source)
     return planned, Store(store_of(source, store))
 
 
-def _found(source: str, store: Path | None, name: str | None, asked: dict[str, Any]) -> Findings:
+def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -> Findings:
     from spiritlevel.cli.planning import read_findings
     from spiritlevel.studies.analysis import analyse
 
@@ -240,7 +276,7 @@ def _found(source: str, store: Path | None, name: str | None, asked: dict[str, A
         from spiritlevel.studies.exports import read_csv
 
         return analyse(read_csv(path), name=path.stem, **asked)
-    planned, kept = _source(source, store, name)
+    planned, kept = _source(source, store, plan)
     with kept:
         if planned is not None:
             return planned.findings(kept, **asked)

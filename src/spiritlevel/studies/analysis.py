@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spiritlevel.base.doors import a, number
+from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.study import Findings, Network, Row
@@ -32,6 +32,7 @@ def analyse(
     name: str = "study",
     planned: int | None = None,
     failed: int = 0,
+    where: Mapping[str, Any] | None = None,
 ) -> Findings:
     """How well each measure of the networks ranks one of their numbers, the `outcome`.
 
@@ -39,15 +40,17 @@ def analyse(
     for the sign error, is a number "<outcome>_stderr" of each network, or sqrt(e (1 - e) /
     `examples`) for its "test_error" e on so many test examples; environments with fewer than
     `least` effective pairs are left out of it. How many networks were `planned` and how many of
-    them `failed` is told, not used.
+    them `failed` is told, not used. `where` leaves only networks with these values of axes.
     """
     begin = time.perf_counter()
     _refuse(networks, resamples, examples, least, name, planned, failed)
+    every, networks = len(networks), _those(networks, where or {})
     sample, kept = sampled(networks, outcome, controls, examples, resamples, seed)
     values, refused = _measured(kept, sample)
     found = tuple(rows(sample, values, least))
     notes = [*_notes(sample, len(networks), outcome, found), *_few(sample, values)]
-    planned = len(networks) + failed if planned is None else planned
+    notes += [f"only networks with {axis} = {value}" for axis, value in (where or {}).items()]
+    planned = every + failed if planned is None else planned
     told = provenance(begin, notes, planned=planned, failed=failed)
     told["refused"] = refused
     return Findings(
@@ -59,6 +62,17 @@ def analyse(
         tuple(networks),
         told,
     )
+
+
+def _those(networks: Sequence[Network], where: Mapping[str, Any]) -> Sequence[Network]:
+    a("where", where, Mapping, "axes with a value each")
+    for axis, value in where.items():
+        one_of("an axis in where", axis, dict.fromkeys(k for n in networks for k in n.config))
+        known = list(dict.fromkeys(n.config[axis] for n in networks if axis in n.config))
+        if value not in known:
+            one_of(f"where[{axis!r}]", value, known)
+        networks = [one for one in networks if one.config.get(axis) == value]
+    return networks
 
 
 def _refuse(
