@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from fits import same
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import SAM, fit, fit_many
+from spiritlevel.training.feeding import shuffled
+from spiritlevel.training.rules import SGD
 
 RATES = [0.05, 0.02, 0.1]
 RULES: dict[str, tuple[Any, Any]] = {
@@ -150,3 +154,142 @@ def test_what_cannot_be_stacked_is_refused() -> None:
     ]:
         with pytest.raises(SpiritlevelError, match=match):
             fit_many(models, given, F.cross_entropy, **ok)  # type: ignore[arg-type]
+
+
+class Odd(nn.Module):
+    """A number that is learned, a layer that the loss does not see, and outputs with names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.unseen = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.times = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.last = self.layer(x)  # as hooks and caches keep it
+        return {"logits": self.times * self.last}
+
+
+def odd(seed: int) -> Odd:
+    torch.manual_seed(seed)
+    return Odd().double()
+
+
+@pytest.mark.parametrize("optimizer", sorted(RULES))
+def test_what_the_loss_does_not_see_stays_as_it_was(optimizer: str) -> None:
+    """Weight decay too is for what has a gradient; and no tensor of the stack is left inside."""
+    alone, options = RULES[optimizer]
+    x, labels = data()
+    models, others = [odd(0), odd(1)], [odd(0), odd(1)]
+    seen = lambda outputs, y: F.cross_entropy(outputs["logits"], y)  # noqa: E731
+    fit_many(models, (x, labels[0]), seen, optimizer, lr=0.1, epochs=5, **options)
+    for seed, (model, other) in enumerate(zip(models, others, strict=True)):
+        fit(other, (x, labels[0]), seen, alone(other, 0.1), 5, seed=seed)
+        assert apart(model, other) < 1e-13
+        assert torch.equal(model.unseen.weight, odd(seed).unseen.weight)
+        assert not torch.equal(model.times, odd(seed).times)
+        assert model.last.shape[-1] == 3
+        assert torch.isfinite(model.last).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("optimizer", sorted(RULES))
+def test_a_stack_counts_and_rates_as_finely_as_each_alone(
+    optimizer: str, dtype: torch.dtype
+) -> None:
+    """Steps and rates in bfloat16 would be others: 0.999^t is 1 there, and 257 is 256."""
+    alone, options = RULES[optimizer]
+    x, labels = data()
+    model, other = net(0).to(dtype), net(0).to(dtype)
+    fit_many([model], (x, labels[0]), F.cross_entropy, optimizer, lr=1e-3, epochs=100, **options)
+    fit(other, (x, labels[0]), F.cross_entropy, alone(other, 1e-3), 100)
+    assert apart(model, other) < (1e-6 if dtype is torch.float32 else 0.02)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-30])
+def test_sam_climbs_by_rho_however_small_the_gradient_is(slope: float) -> None:
+    """Squares of 1e-30 are zero in float32; the curved part shows how far it climbed."""
+    start = nn.Linear(4, 1, bias=False)
+    nn.init.zeros_(start.weight)
+    x, y = torch.ones(8, 4), torch.zeros(8)
+    curved = lambda outputs, y: (outputs.square() + slope * outputs).mean()  # noqa: E731
+    models = [copy.deepcopy(start)]
+    fit_many(models, (x, y), curved, "sam", lr=0.1, epochs=1, rho=10.0)
+    other = copy.deepcopy(start)
+    fit(other, (x, y), curved, SAM(other.parameters(), rho=10.0, lr=0.1), 1)
+    assert apart(models[0], other) < 1e-6
+    assert (apart(models[0], start) > 1) == (slope > 0)
+
+
+def test_weights_that_the_last_step_lost_are_told() -> None:
+    x, labels = data()
+    models = [net(0), net(1)]
+    steep = lambda outputs, y: 1e200 * outputs.mean()  # noqa: E731
+    found = fit_many(
+        *(models, (x, labels[0]), steep), lr=[1e200, 1e-200], epochs=1, batch_size=len(x)
+    )
+    assert found[0].provenance["stopped"] == "diverged: weights are not finite"
+    assert found[1].provenance["stopped"] == "after 1 epochs"
+
+
+@pytest.mark.parametrize("at", [1, 2, 7])
+def test_ctrl_c_leaves_whole_steps(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """In the middle of a step: it is done, and those of all networks are what fit would have."""
+    x, labels = data()
+    models, others = [net(0), net(1)], [net(0), net(1)]
+    descend, made = SGD.descend, []
+
+    def interrupted(*given: Any) -> None:
+        made.append(1)
+        if len(made) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        descend(*given)
+
+    monkeypatch.setattr(SGD, "descend", interrupted)
+    how: dict[str, Any] = {"batch_size": 8}
+    found = fit_many(models, (x, labels[0]), F.cross_entropy, lr=0.1, epochs=9, **how)
+    monkeypatch.undo()
+    assert len(made) == at
+    epochs, place = divmod(at, 3)
+    for seed, (model, other) in enumerate(zip(models, others, strict=True)):
+        batches = [b for e in range(1, 5) for b in shuffled(22, seed, e).split(8)][:at]
+        for chosen in batches:
+            optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+            F.cross_entropy(other(x[chosen]), labels[0][chosen]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert apart(model, other) < 1e-14
+        told = found[seed].provenance
+        assert told["interrupted"].startswith(f"{epochs} of 9 epochs and {place} batches")
+        assert told["stopped"] == "by Ctrl-C"
+        assert len(found[seed].epochs) == epochs
+
+
+def test_what_torch_would_refuse_in_its_own_words() -> None:
+    x, labels = data()
+
+    class Random(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return F.dropout(super().forward(input), 0.5, self.training)
+
+    class Asking(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            found = super().forward(input)
+            return found if found.sum() > 0 else -found
+
+    each = lambda outputs, y: F.cross_entropy(outputs, y, reduction="none")  # noqa: E731
+    ok: dict[str, Any] = {"lr": 0.1, "epochs": 1}
+    wrong: list[tuple[str, nn.Module, Any, dict[str, Any]]] = [
+        ("models cannot be stacked .*random", Random(4, 3).double(), F.cross_entropy, {}),
+        ("models cannot be stacked .*control flow", Asking(4, 3).double(), F.cross_entropy, {}),
+        (r"loss returned \(8,\); give one that returns a mean", net(0), each, {}),
+        ("loss returned float; give one", net(0), lambda outputs, y: 1.0, {}),
+        ("lr=None: give a number", net(0), F.cross_entropy, {"lr": None}),
+        ("seeds=3: give a list", net(0), F.cross_entropy, {"seeds": 3}),
+        ("beta2=1: give a number below 1", net(0), F.cross_entropy, {"beta2": 1}),
+    ]
+    for match, model, loss, given in wrong:
+        optimizer = "adam" if "beta2" in given else "sgd"
+        with pytest.raises(SpiritlevelError, match=match):
+            fit_many([model], (x, labels[0]), loss, optimizer, **{**ok, **given})
+    with pytest.raises(SpiritlevelError, match="labels of several shapes or kinds"):
+        fit_many([net(0), net(1)], (x, [labels[0], x]), F.cross_entropy, **ok)

@@ -27,7 +27,7 @@ from spiritlevel.results.provenance import provenance
 from spiritlevel.training import asking
 from spiritlevel.training.checkpoints import Keeper, called, key_of
 from spiritlevel.training.feeding import Feed, feed
-from spiritlevel.training.standing import Clock, Parts, Standing
+from spiritlevel.training.standing import Clock, Parts, Standing, how_far
 
 INTERVAL = 30.0  # seconds between two checkpoints, where no number of steps is asked for
 SHORT = 1.0  # an epoch that ends so soon after a checkpoint waits for the next one
@@ -115,7 +115,7 @@ def _fitted(run: _Run) -> History:
                 raise
             if standing.step == 0:
                 raise KeyboardInterrupt from None
-            interrupted = _how_far(standing, run.plan)
+            interrupted = how_far(len(standing.epochs), standing.place, run.plan.epochs)
             loop.write()
         finally:
             for part, mode in modes.items():
@@ -307,11 +307,6 @@ def _ended(epoch: Epoch, stop: float | Callable[[Epoch], bool] | None) -> bool:
     if callable(stop):
         return bool(stop(epoch))
     return stop is not None and epoch.full is not None and epoch.full <= stop
-
-
-def _how_far(standing: Standing, plan: _Plan) -> str:
-    more = f" and {standing.place} batches of the next" if standing.place else ""
-    return f"{len(standing.epochs)} of {plan.epochs} epochs{more} were done"
 
 
 def _history(run: _Run, standing: Standing, interrupted: str) -> History:

@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from spiritlevel.base.interrupts import Patience, patient_interrupts
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.results.history import Epoch, History
+from spiritlevel.results.loop import Done
 from spiritlevel.results.provenance import provenance
 from spiritlevel.training import stacking
 from spiritlevel.training.feeding import shuffled
-from spiritlevel.training.rules import Params, State
+from spiritlevel.training.rules import Params, State, rows
+from spiritlevel.training.standing import how_far
 
 WHOLE = 1024  # examples of every network that are evaluated together
 WARM = 3  # steps before a graph of them is recorded
@@ -41,19 +44,15 @@ def fit_many(
 
     Network i meets the batches of `fit` with the seed i, or `seeds[i]`, and ends where that would
     take it, to rounding. `data` is (x, y): one x, and one y for all or a list with one for each.
-    `loss(outputs, y)` is a mean. `optimizer` is "sgd", "sam" or "adam" with its options (momentum,
-    weight_decay, rho, ...); `lr` one number, or one for each. Each stops for itself where the loss
-    over all the data is at most `stop`; one that diverges ends alone, and its history says so.
+    `loss(outputs, y)` is a mean over examples. `optimizer` is "sgd", "sam" or "adam" with its
+    options (momentum, weight_decay, rho, ...); `lr` one number, or one for each. Each stops for
+    itself where the loss over all the data is at most `stop`; one that diverges ends alone, and its
+    history says so. Ctrl-C keeps what is done.
     """
     given = {"lr": lr, "seeds": seeds, "epochs": epochs, "stop": stop, "batch_size": batch_size}
-    asked = stacking.asked(models, data, loss, optimizer, **given, options=options)
-    modes = [[(part, part.training) for part in model.modules()] for model in models]
-    try:
-        with kept_rng(), torch.inference_mode(False), torch.enable_grad():
-            return _Training(asked, optimizer).to_the_end()
-    finally:
-        for part, mode in (pair for pairs in modes for pair in pairs):
-            part.training = mode
+    with kept_rng(), torch.inference_mode(False), torch.enable_grad(), patient_interrupts() as ctrl:
+        asked = stacking.asked(models, data, loss, optimizer, **given, options=options)
+        return _Training(asked, optimizer, ctrl).to_the_end()
 
 
 @dataclass
@@ -95,16 +94,17 @@ class _Stack:
 class _Training:
     """All networks from the first epoch to the last of any."""
 
-    def __init__(self, asked: stacking.Asked, optimizer: str) -> None:
-        self.asked, self.optimizer = asked, optimizer
-        self.module, like = asked.models[0], asked.weight
+    def __init__(self, asked: stacking.Asked, optimizer: str, patience: Patience) -> None:
+        self.asked, self.optimizer, self.patience = asked, optimizer, patience
+        self.module, like = asked.module, asked.weight
         named = [dict(model.named_parameters()) for model in asked.models]
-        params = {name: torch.stack([p[name].detach() for p in named]) for name in named[0]}
-        rates = torch.tensor(asked.rates, dtype=like.dtype, device=like.device)
+        params = {name: torch.stack([p[name].detach() for p in named]) for name in asked.learned}
+        wide = torch.promote_types(like.dtype, torch.float32)  # half of them rounds a rate by 1/500
+        rates = torch.tensor(asked.rates, dtype=wide, device=like.device)
         numbers = list(range(len(named)))
         self.stack = _Stack(numbers, params, asked.rule.begin(params), rates, asked.targets)
         self.courses = [_Course() for _ in named]
-        self.step, self.began = 0, time.perf_counter()
+        self.step, self.place, self.began = 0, 0, time.perf_counter()
         self.recorded: _Recorded | None = None
         self.slopes = vmap(grad_and_value(self._loss))
         self.losses = vmap(self._loss, in_dims=(0, None, 0))
@@ -113,7 +113,7 @@ class _Training:
         return self.asked.loss(functional_call(self.module, params, (x,)), y)
 
     def to_the_end(self) -> list[History]:
-        asked = self.asked
+        asked, interrupted = self.asked, False
         try:
             with bar(asked.epochs, f"training {len(asked.models)} networks") as progress:
                 for epoch in range(1, asked.epochs + 1):
@@ -122,9 +122,16 @@ class _Training:
                     progress.update()
                     if not self.stack.numbers:
                         break
+        except BaseException:
+            # inside torch, Ctrl-C may come out as another error
+            if not self.patience.came or self.patience.torn:
+                raise
+            if not self.step:
+                raise KeyboardInterrupt from None
+            interrupted = True
         finally:  # after Ctrl-C they are as far as they came
             self._hand_back(range(len(self.stack.numbers)))
-        return [self._history(i) for i in range(len(asked.models))]
+        return [self._history(i, interrupted) for i in range(len(asked.models))]
 
     def _epoch(self, epoch: int) -> None:
         asked, stack = self.asked, self.stack
@@ -134,10 +141,13 @@ class _Training:
         met = torch.zeros(len(stack.numbers), dtype=torch.float64, device=order.device)
         self.module.train()
         for chosen in order.split(asked.batch_size, dim=1):
-            met += self._stepped(chosen).double() * chosen.shape[1]
-            self.step += 1
+            with self.patience.whole():
+                met += self._stepped(chosen).double() * chosen.shape[1]
+                self.step, self.place = self.step + 1, self.place + 1
         full = None if asked.stop is None else self._full()
-        self._ended(epoch, (met / n).tolist(), full, time.perf_counter() - begin)
+        with self.patience.whole():
+            self._ended(epoch, (met / n).tolist(), full, time.perf_counter() - begin)
+            self.place = 0
 
     def _stepped(self, chosen: Tensor) -> Tensor:
         """The losses on a batch each, before the step that they lead to."""
@@ -173,7 +183,7 @@ class _Training:
         self, epoch: int, met: list[float], full: list[float] | None, seconds: float
     ) -> None:
         """Notes the epoch, and takes out the networks that are done."""
-        stop = self.asked.stop
+        stop, lost = self.asked.stop, self._lost()
         for place, i in enumerate(self.stack.numbers):
             course, now = self.courses[i], None if full is None else full[place]
             rate = self.asked.rates[i]
@@ -182,6 +192,8 @@ class _Training:
             last = met[place] if now is None else now
             if not math.isfinite(last):
                 course.stopped = f"diverged: the loss is {last}"
+            elif lost[place]:  # by the last step, whose outcome no further loss would show
+                course.stopped = "diverged: weights are not finite"
             elif now is not None and stop is not None and now <= stop:
                 course.stopped = f"at a training loss of {now:.4g}"
         ends = [bool(self.courses[i].stopped) for i in self.stack.numbers]
@@ -190,26 +202,35 @@ class _Training:
             self.stack = self.stack.only([place for place, end in enumerate(ends) if not end])
             self.recorded = None
 
+    def _lost(self) -> list[bool]:
+        """Whose weights are not all finite."""
+        finite = [rows(p).isfinite().all(1) for p in self.stack.params.values()]
+        return (~torch.stack(finite).all(0)).tolist()
+
     @torch.no_grad()
     def _hand_back(self, places: Sequence[int]) -> None:
         """The weights at these places into their modules."""
         for place in places:
             model = self.asked.models[self.stack.numbers[place]]
-            for name, parameter in model.named_parameters():
-                parameter.copy_(self.stack.params[name][place])
+            named = dict(model.named_parameters())
+            for name, weights in self.stack.params.items():
+                named[name].copy_(weights[place])
 
-    def _history(self, i: int) -> History:
+    def _history(self, i: int, interrupted: bool) -> History:
         course, asked = self.courses[i], self.asked
+        cut = interrupted and not course.stopped
+        ended = "by Ctrl-C" if cut else f"after {len(course.epochs)} epochs"
         told = provenance(
             0.0,
             [f"trained in a stack of {len(asked.models)} networks"],
+            Done(interrupted=how_far(len(course.epochs), self.place, asked.epochs) if cut else ""),
             parameters=sum(p.numel() for p in asked.models[i].parameters()),
             examples=len(asked.x),
             dtype=str(asked.weight.dtype),
             device=str(asked.weight.device),
             optimizer=self.optimizer,
             seed=asked.seeds[i],
-            stopped=course.stopped or f"after {len(course.epochs)} epochs",
+            stopped=course.stopped or ended,
         )
         told |= {"seconds": course.seconds, "watched": 0.0}
         return History(tuple(course.epochs), (), told)

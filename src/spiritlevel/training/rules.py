@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from spiritlevel.base.errors import SpiritlevelError
+
 Params = dict[str, Tensor]
 State = dict[str, Params]
 Slopes = Callable[[Params], tuple[Params, Tensor]]  # gradients and losses, one for each network
@@ -58,11 +60,9 @@ class SAM(SGD):
 
     def step(self, params: Params, slopes: Slopes, state: State, rates: Tensor) -> Tensor:
         gradients, losses = slopes(params)
-        squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()])
-        length = squares.sum(0).sqrt().clamp_min(torch.finfo(squares.dtype).tiny)
         above = {
-            name: weight + _wide(self.rho / length, weight) * gradients[name]
-            for name, weight in params.items()
+            name: weight + self.rho * way
+            for (name, weight), way in zip(params.items(), _unit(gradients), strict=True)
         }
         self.descend(params, slopes(above)[0], state, rates)
         return losses
@@ -77,9 +77,14 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            if not getattr(self, name) < 1:
+                raise SpiritlevelError(f"{name}={getattr(self, name)}: give a number below 1")
+
     def begin(self, params: Params) -> State:
         first = next(iter(params.values()))
-        count = torch.zeros((), dtype=first.dtype, device=first.device)
+        count = torch.zeros((), dtype=torch.float64, device=first.device)  # as torch counts them
         return {"mean": _zeros(params), "square": _zeros(params), "made": {"steps": count}}
 
     def step(self, params: Params, slopes: Slopes, state: State, rates: Tensor) -> Tensor:
@@ -103,6 +108,21 @@ RULES: dict[str, Callable[..., Rule]] = {"sgd": SGD, "sam": SAM, "adam": Adam}
 
 def _zeros(params: Params) -> Params:
     return {name: torch.zeros_like(weight) for name, weight in params.items()}
+
+
+def _unit(gradients: Params) -> list[Tensor]:
+    """g / ||g|| of each network, zero where g is: squares of small numbers are zero, not these."""
+    flat = [rows(g).abs() for g in gradients.values() if g.numel()]
+    most = torch.stack([g.amax(1) for g in flat]).amax(0)
+    most = torch.where(most > 0, most, 1)
+    squares = torch.stack([(g / most[:, None]).square().sum(1) for g in flat])
+    length = squares.sum(0).sqrt().clamp_min(1)  # the largest entry is 1
+    return [g / _wide(most, g) / _wide(length, g) for g in gradients.values()]
+
+
+def rows(stacked: Tensor) -> Tensor:
+    """A row for each network, also where it has one number."""
+    return stacked.reshape(len(stacked), stacked[0].numel())
 
 
 def _wide(numbers: Tensor, like: Tensor) -> Tensor:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 
 from spiritlevel.base import doors, tensor_doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.tensors import leaves
+from spiritlevel.objective.module import private_copy
 from spiritlevel.training.rules import RULES, Rule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -28,6 +30,8 @@ class Asked:
     """Networks, their data and how they are trained; one number each where they differ."""
 
     models: tuple[nn.Module, ...]
+    module: nn.Module  # a copy of the first, which computes what each of them does
+    learned: tuple[str, ...]  # parameters that the loss depends on; optimizers leave others alone
     x: Tensor
     targets: Tensor  # (networks, examples, ...)
     loss: Loss
@@ -66,23 +70,36 @@ def asked(
     doors.number("batch_size", batch_size, 1, whole=True)
     if stop is not None:
         doors.number("stop", stop)
-    rates = [lr] * len(models) if isinstance(lr, (int, float)) else list(lr)
-    found = list(range(len(models))) if seeds is None else list(seeds)
-    for name, given in {"lr": rates, "seeds": found}.items():
-        if len(given) != len(models):
-            raise SpiritlevelError(
-                f"{name} has {len(given)} numbers for {len(models)} models; give one for each"
-            )
+    rates = _each("lr", lr, models)
+    found = list(range(len(models))) if seeds is None else _each("seeds", seeds, models)
     for rate in rates:
         doors.number("lr", rate, 0)
     for seed in found:
         tensor_doors.seeded(seed)
     x, targets = _examples(data, models)
+    module = private_copy(models[0]).train()
+    learned = _learned(module, loss, x[:FEW], targets[0, :FEW])
     _refuse_other_functions(models, x[:FEW])
     return Asked(
-        *(tuple(models), x, targets, loss, RULES[optimizer](**options)),
+        *(tuple(models), module, learned, x, targets, loss, RULES[optimizer](**options)),
         *(tuple(map(float, rates)), tuple(map(int, found)), epochs, stop, batch_size),
     )
+
+
+def _each(name: str, given: Any, models: Sequence[nn.Module]) -> list[Any]:
+    """A list with one for each model, from a list or from one for all."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, Mapping))
+    if not several or getattr(given, "ndim", 1) == 0:
+        doors.number(name, given)
+        if name == "seeds":
+            raise SpiritlevelError(f"seeds={given}: give a list with one for each model")
+        return [given] * len(models)
+    found = list(given)
+    if len(found) != len(models):
+        raise SpiritlevelError(
+            f"{name} has {len(found)} numbers for {len(models)} models; give one for each"
+        )
+    return found
 
 
 def _refuse_unlike(models: Any) -> None:
@@ -111,9 +128,36 @@ def _refuse_unlike(models: Any) -> None:
 def _refuse_other_functions(models: Sequence[nn.Module], x: Tensor) -> None:
     """A stack computes what its first network does; attributes that no parameter shows differ."""
     for model in models[1:]:
-        stacked = functional_call(models[0], dict(model.named_parameters()), (x,))
-        if not torch.allclose(model(x), stacked, rtol=1e-4, atol=1e-6, equal_nan=True):
-            raise SpiritlevelError(UNLIKE)
+        stacked = leaves(functional_call(models[0], dict(model.named_parameters()), (x,)))
+        for one, other in zip(leaves(model(x)), stacked, strict=True):
+            if not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
+                raise SpiritlevelError(UNLIKE)
+
+
+@torch.enable_grad()
+def _learned(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[str, ...]:
+    """The names of what the loss depends on; refuse what cannot be computed in a stack."""
+    params = dict(module.named_parameters())
+
+    def of(params: Any, x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(module, params, (x,)), y)
+
+    try:
+        found = of(params, x, y)
+        if not isinstance(found, Tensor) or found.ndim:
+            form = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise SpiritlevelError(f"loss returned {form}; give one that returns a mean, a scalar")
+        slopes = torch.autograd.grad(found, list(params.values()), allow_unused=True)
+        stacked = {name: p.detach()[None] for name, p in params.items()}
+        vmap(grad_and_value(of))(stacked, x[None], y[None])
+    except (SpiritlevelError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise SpiritlevelError(
+            f"models cannot be stacked with this loss and data ({first_line(error, 200)}): give "
+            "others, or train them by fit"
+        ) from error
+    return tuple(n for n, slope in zip(params, slopes, strict=True) if slope is not None)
 
 
 def _refuse_options(optimizer: str, options: dict[str, float]) -> None:
@@ -134,7 +178,13 @@ def _examples(data: Any, models: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
         doors.a(name, tensor, Tensor, "a tensor")
     if len(labels) != len(models):
         raise SpiritlevelError(f"y has labels for {len(labels)} of {len(models)} models")
-    if not len(x) or any(len(one) != len(x) for one in labels):
+    if not all(t.ndim and len(t) == (len(x) if x.ndim else 0) > 0 for t in (x, *labels)):
         raise SpiritlevelError("x and y are to have as many rows, at least one")
-    floats = like.dtype if x.is_floating_point() else None
-    return x.detach().to(like.device, floats), torch.stack(labels).detach().to(like.device)
+    if any(one.shape != labels[0].shape or one.dtype != labels[0].dtype for one in labels):
+        raise SpiritlevelError("y has labels of several shapes or kinds: give the same to all")
+
+    def placed(tensor: Tensor) -> Tensor:
+        kind = like.dtype if tensor.is_floating_point() else None
+        return tensor.detach().to(like.device, kind)
+
+    return placed(x), torch.stack([placed(one) for one in labels])

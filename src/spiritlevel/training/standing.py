@@ -73,3 +73,9 @@ class Clock:
 
     def now(self) -> float:
         return time.perf_counter() - self._origin
+
+
+def how_far(done: int, place: int, epochs: int) -> str:
+    """What was done when a training was interrupted."""
+    more = f" and {place} batches of the next" if place else ""
+    return f"{done} of {epochs} epochs{more} were done"
