@@ -73,6 +73,15 @@ def test_training_ends_where_losses_stop_falling() -> None:
     assert told == [False, False, False, False, False, True, False]
 
 
+def test_a_batch_is_no_larger_than_the_data() -> None:
+    config = {**SMALL, "epochs": 2, "rate": 0.1}
+    whole, more = (recipes.train({**config, "batch": batch}, 0) for batch in (0, 5000))
+    assert numbers(whole) == numbers(more)
+    assert whole.numbers["rate_over_batch"] == 0.1 / 200
+    (found,) = recipes.train_many([({**config, "batch": 5000}, 0)])
+    assert numbers(found)["rate_over_batch"] == 0.1 / 200
+
+
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("depth", [1, 3])
@@ -116,6 +125,8 @@ def test_what_a_recipe_does_not_have_is_refused() -> None:
         ("network='rnn' is not known", {"network": "rnn"}),
         ("optimizer='lion' is not known", {"optimizer": "lion"}),
         ("labels=-1", {"labels": -1}),
+        ("labels=1.5: give a share", {"labels": 1.5}),
+        ("stop=0.5 and patience=3 are two ways to end: give one", {"stop": 0.5, "patience": 3}),
         ("examples is 10000; digits has 1437", {"examples": 10_000}),
     ]
     for match, config in wrong:

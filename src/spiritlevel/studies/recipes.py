@@ -49,8 +49,8 @@ class Recipe:
     """What a training is made of; a configuration names what differs from these.
 
     `depth` counts hidden layers. `rate` is `times` the optimizer's own where it is 0. A training
-    ends at the loss `stop` over all its data, after `patience` epochs in which no loss was the
-    least, or after `epochs`; one that is to end at a loss and does not get there is an error.
+    ends at the loss `stop` over all its data, or after `patience` epochs in which no loss was the
+    least, and after `epochs` at last; not to get to the loss where it is to end is an error.
     """
 
     data: str = "digits"
@@ -81,6 +81,12 @@ class Recipe:
             doors.number(name, getattr(self, name), 0, whole=True)
         for name in ("labels", "rate", "times", "stop"):
             doors.number(name, getattr(self, name), 0)
+        if self.labels > 1:
+            raise SpiritlevelError(f"labels={self.labels}: give a share, a number of at most 1")
+        if self.stop and self.patience:
+            raise SpiritlevelError(
+                f"stop={self.stop:g} and patience={self.patience} are two ways to end: give one"
+            )
 
     @property
     def lr(self) -> float:
@@ -175,6 +181,11 @@ def _data(one: Recipe, seed: int) -> _Data:
     return _Data(*(part.to(device()) for part in parts))
 
 
+def _batch(one: Recipe, data: _Data) -> int:
+    """Examples of a step; there are no more than all."""
+    return min(one.batch or len(data.x), len(data.x))
+
+
 def train(config: Mapping[str, Any], seed: int) -> Trained:
     """One network, trained by `fit` as the configuration says."""
     one = recipe(config)
@@ -188,7 +199,7 @@ def train(config: Mapping[str, Any], seed: int) -> Trained:
         *(model, (data.x, data.y), F.cross_entropy, optimizer, one.epochs),
         stop=_end(one),
         seed=seed,
-        batch_size=one.batch or len(data.x),
+        batch_size=_batch(one, data),
         schedule=schedule_named(one.schedule, optimizer, one.epochs),
     )
     return _trained(one, data, model, init, history)
@@ -218,7 +229,7 @@ def train_many(tasks: Sequence[Task]) -> list[Trained | SpiritlevelError]:
         epochs=first.epochs,
         stop=first.stop or None,
         seeds=seeds,
-        batch_size=first.batch or len(data[0].x),
+        batch_size=_batch(first, data[0]),
         **STACKED[first.optimizer],
     )
     made = zip(recipes, data, models, inits, histories, strict=True)
@@ -256,7 +267,7 @@ def _trained(
     train_loss, train_error = _evaluated(model, data.x, data.y)
     if not math.isfinite(train_loss):
         raise SpiritlevelError(f"the training diverged at a rate of {one.lr:g}")
-    if one.stop and not one.patience and train_loss > one.stop * (1 + 1e-3):
+    if one.stop and train_loss > one.stop * (1 + 1e-3):
         raise SpiritlevelError(
             f"the training loss is {train_loss:.4g} after {one.epochs} epochs, not {one.stop:g}"
         )
@@ -270,7 +281,7 @@ def _trained(
         "gap": test_error - train_error,
         "loss_gap": test_loss - train_loss,
         "epochs": float(len(history.epochs)),
-        "rate_over_batch": one.lr / (one.batch or len(data.x)),
+        "rate_over_batch": one.lr / _batch(one, data),
         "test_error_stderr": noise,
         "gap_stderr": noise,
     }
