@@ -104,7 +104,7 @@ KINDS = (
 
 
 class WorkDoneError(Exception):
-    """The model was run though an argument was wrong."""
+    """A model was run, or a figure drawn, though an argument was wrong."""
 
 
 def public() -> dict[str, Callable[..., Any]]:
@@ -257,7 +257,7 @@ def test_wrong_arguments_of_methods(kind: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def _faults(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The valid call is made; every wrong one is refused before the model is run."""
+    """The valid call is made; wrong ones are refused before a model is run or a figure drawn."""
     right = valid(name, function)
     if name not in NOT_MADE:
         _called(function, right)
@@ -267,6 +267,7 @@ def _faults(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyP
             if parameter not in AFTER_RUNNING:
                 patch.setattr(Objective, "_run", _works)
                 patch.setattr("spiritlevel.symmetry.find.capture", _works)
+                patch.setattr("matplotlib.figure.Figure.draw_without_rendering", _works)
             for value in wrong(parameter, kind, right.get(parameter, default)):
                 if not RIGHT.get((name, parameter), lambda _: False)(value):
                     fault = _fault(function, {**right, parameter: value}, parameter)
@@ -275,7 +276,7 @@ def _faults(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyP
 
 
 def _works(*given: Any, **named: Any) -> None:
-    raise WorkDoneError("the model was run before the argument was refused")
+    raise WorkDoneError("work was done before the argument was refused")
 
 
 def _called(function: Callable[..., Any], given: dict[str, Any]) -> Any:

@@ -6,9 +6,11 @@ import io
 import os
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from spiritlevel.base.doors import file
@@ -46,11 +48,12 @@ def figured(
     result: Result, draw: Callable[[], Figure], path: str | os.PathLike[str] | None
 ) -> Figure:
     """What `draw` makes, also written to `path`; matplotlib's state stays as it was."""
+    place = None if path is None else _place(path)  # refused before anything is drawn
     with matplotlib.rc_context(STYLE):
         figure = draw()
         figure.draw_without_rendering()  # axes to scale find their places at the second time
-    if path is not None:
-        _write(figure, result, path)
+    if place is not None:
+        _save(figure, result, place, _ending(place))
     return figure
 
 
@@ -65,15 +68,19 @@ def svg(result: Result) -> str:
     return shown + text[text.index("<svg") + len("<svg") :]
 
 
-def _write(figure: Figure, result: Result, path: str | os.PathLike[str]) -> None:
-    place, known = file(path), figure.canvas.get_supported_filetypes()
-    ending = place.suffix[1:].lower()
-    if ending not in known:
+def _place(path: str | os.PathLike[str]) -> Path:
+    """Where a figure can be written to, in a format that there is."""
+    place = file(path)
+    if _ending(place) not in FigureCanvasBase.get_supported_filetypes():
         raise SpiritlevelError(
             f"path={str(path)!r} ends in {place.suffix!r}, which is no format of a figure: "
             "use .svg, .png or .pdf"
         )
-    _save(figure, result, place, ending)
+    return place
+
+
+def _ending(place: Path) -> str:
+    return place.suffix[1:].lower()
 
 
 def _save(figure: Figure, result: Result, out: Any, ending: str) -> None:
