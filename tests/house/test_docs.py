@@ -78,6 +78,7 @@ def test_the_pages_of_the_docs_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")  # as from a clone
     monkeypatch.setattr(result, "KINDS", dict(result.KINDS))
     code = blocks("python", path.read_text(encoding="utf-8"))
     assert code

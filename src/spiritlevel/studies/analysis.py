@@ -42,26 +42,19 @@ def analyse(
     `least` effective pairs are left out of it. How many networks were `planned` and how many of
     them `failed` is told, not used. `where` leaves only networks with these values of axes.
     """
-    begin = time.perf_counter()
+    begin, where = time.perf_counter(), {} if where is None else where
     _refuse(networks, resamples, examples, least, name, planned, failed)
-    every, networks = len(networks), _those(networks, where or {})
+    every, networks = len(networks), _those(networks, where)
     sample, kept = sampled(networks, outcome, controls, examples, resamples, seed)
     values, refused = _measured(kept, sample)
     found = tuple(rows(sample, values, least))
     notes = [*_notes(sample, len(networks), outcome, found), *_few(sample, values)]
-    notes += [f"only networks with {axis} = {value}" for axis, value in (where or {}).items()]
-    planned = every + failed if planned is None else planned
-    told = provenance(begin, notes, planned=planned, failed=failed)
-    told["refused"] = refused
-    return Findings(
-        name,
-        outcome,
-        _axes([one.config for one in kept]),
-        tuple([controls] if isinstance(controls, str) else controls),
-        found,
-        tuple(networks),
-        told,
-    )
+    notes += [f"only networks with {axis} = {value}" for axis, value in where.items()]
+    told = provenance(begin, notes, planned=planned or every + failed, failed=failed)
+    told |= {"refused": refused}
+    given = tuple([controls] if isinstance(controls, str) else controls)
+    varying = _axes([one.config for one in kept])
+    return Findings(name, outcome, varying, given, found, tuple(networks), told)
 
 
 def _those(networks: Sequence[Network], where: Mapping[str, Any]) -> Sequence[Network]:
