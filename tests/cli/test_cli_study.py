@@ -80,7 +80,8 @@ def test_a_study_goes_from_its_file_to_its_page(folder: Path) -> None:
     assert run("export", "grid.py", "--csv", "networks.csv")[0] == 0
     with (folder / "networks.csv").open(encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == 10
-    for source in ("grid.py", "networks.csv", "run.json", "grid.db"):
+    assert run("report", "grid.py", "--csv", "ranked.csv")[0] == 0
+    for source in ("grid.py", "networks.csv", "ranked.csv", "run.json", "grid.db"):
         code, text = run("report", source, "--json", "again.json")
         assert code == 0, text
         again = read(folder / "again.json")

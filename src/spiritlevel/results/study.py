@@ -165,12 +165,14 @@ class Findings(Drawable, Result, kind="study", schema=1):
             return f"No measure could be ranked against the {outcome}."
         best, *others = known
         found = f"{best.tau.text}, of {best.title}"
+        largest = all(row.tau.value <= best.tau.value for row in others)
+        which = "largest tau" if largest else "tau farthest from zero"
         if not best.tau.clear:
-            return f"No measure is shown to rank the {outcome}: the largest tau is {found}."
+            return f"No measure is shown to rank the {outcome}: the {which} is {found}."
         least = min(abs(best.tau.low), abs(best.tau.high))
         close = sum(max(abs(row.tau.low), abs(row.tau.high)) >= least for row in others)
         rest = f"; the intervals of {close} of {len(others)} others reach as far" if close else ""
-        return f"The largest tau with the {outcome} is {found}{rest}."
+        return f"The {which} with the {outcome} is {found}{rest}."
 
     def _chance(self) -> str:
         known = self._known()
@@ -179,16 +181,23 @@ class Findings(Drawable, Result, kind="study", schema=1):
         return said if known else ""
 
     def _divided(self) -> str:
-        gains = [(row.gain, row.title) for row in self._known() if row.gain is not None]
+        moved = [row for row in self._known() if not row.invariant]
+        gains = [(row.tau.value, row.gain, row.title) for row in moved if row.gain is not None]
         if not gains:
             return ""
-        up = sum(gain.low > 0 for gain, _ in gains)
-        down = sum(gain.high < 0 for gain, _ in gains)
-        most, title = max(gains, key=lambda pair: abs(pair[0].value))
+        up = sum(gain.low > 0 for _, gain, _ in gains)
+        down = sum(gain.high < 0 for _, gain, _ in gains)
+        below = sum(gain.clear and max(tau, tau + gain.value) < 0 for tau, gain, _ in gains)
+        _, most, title = max(gains, key=lambda one: abs(one[1].value))
+        many = f"{len(gains)}" if len(gains) == len(moved) else f"{len(gains)} of {len(moved)}"
         return (
-            f"Of {len(gains)} measures that rescaling moves, dividing out the orbit raises the tau "
+            f"Of {many} measures that rescaling moves, dividing out the orbit raises the tau "
             f"of {up}, lowers that of {down} and leaves {len(gains) - up - down} open; the largest "
             f"change is {most.text}, of {title}."
+        ) + (
+            f" {below} of those that change are below zero, where a higher tau ranks less."
+            if below
+            else ""
         )
 
     # How it is shown --------------------------------------------------------------------------
@@ -252,7 +261,7 @@ class Findings(Drawable, Result, kind="study", schema=1):
 
 def networks_from_csv(text: str) -> tuple[Network, ...]:
     """The networks of `Findings.to_csv`, to be analysed anew."""
-    rows = csv.DictReader(io.StringIO(text))
+    rows = csv.DictReader(io.StringIO(text, newline=""))
     if not {"key", "seed"} <= set(rows.fieldnames or ()):
         raise SpiritlevelError("these are no networks: use the text that Findings.to_csv wrote")
     return tuple(_network(row) for row in rows)

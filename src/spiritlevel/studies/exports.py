@@ -13,7 +13,7 @@ from typing import Any
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.requiring import required
-from spiritlevel.results.study import Network
+from spiritlevel.results.study import Network, networks_from_csv
 
 CONFIG, NUMBER, ERROR = "config.", "number.", " error"
 
@@ -42,12 +42,13 @@ def to_csv(networks: Sequence[Network], path: str | os.PathLike[str]) -> None:
 
 
 def read_csv(path: str | os.PathLike[str]) -> list[Network]:
-    """The networks that `Store.to_csv` wrote, to be analysed without the store."""
+    """The networks that `Store.to_csv` or `Findings.to_csv` wrote, to be analysed without them."""
     doors.a("path", path, (str, os.PathLike), "the name of a file that Store.to_csv wrote")
     try:
         # spreadsheets begin a file with a mark
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            head, *rows = list(csv.reader(file)) or [[]]
+            text = file.read()
+        head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
     except (OSError, ValueError, csv.Error) as error:
         raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
     if "seed" not in head or any(len(row) != len(head) for row in rows):
@@ -55,7 +56,8 @@ def read_csv(path: str | os.PathLike[str]) -> list[Network]:
             f"path={str(path)!r} holds no networks: use a file that Store.to_csv wrote"
         )
     try:
-        return [_network(head, row) for row in rows]
+        of_findings = head[:2] == ["key", "seed"] and any(n.startswith("numbers.") for n in head)
+        return list(networks_from_csv(text)) if of_findings else [_network(head, r) for r in rows]
     except ValueError as error:
         raise SpiritlevelError(f"path={str(path)!r} holds something else: {error}") from None
 
