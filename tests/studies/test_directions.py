@@ -68,6 +68,63 @@ def test_networks_without_the_number_are_left_out() -> None:
         direction(some, Reported("width", "flat"), AXES)
 
 
+def test_some_are_not_measured_yet() -> None:
+    some = networks(0.0)
+    late = [Network(n.key, n.config, n.seed, n.numbers, {}, {}) for n in some if n.seed == 5]
+    found = direction([*(n for n in some if n.seed < 5), *late], Reported("width", "sharp"), AXES)
+    assert (found.seeds, found.networks) == (5, 30)
+
+
+def test_texts_of_what_is_no_axis_and_of_no_value() -> None:
+    """A configuration may lack an axis, and name what does not vary."""
+    some = networks(0.0)
+    for n in some:
+        n.config["data"] = "digits"
+        if n.config["optimizer"] == "sam":
+            del n.config["optimizer"]
+    assert direction(some, Reported("width", "sharp"), AXES).tau.value == -1.0
+    with pytest.raises(SpiritlevelError, match="0 seeds have networks that differ in data"):
+        direction(some, Reported("data", "sharp"), AXES)
+    with pytest.raises(SpiritlevelError, match=r"axes\['optimizer'\] has no 'sgd', .* are: adam"):
+        direction(some, Reported("optimizer", "gap"), {**AXES, "optimizer": ["adam"]})
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5])
+def test_few_seeds_that_agree_leave_it_open(seeds: int) -> None:
+    """Two that draw a sign agree every other time, and have no spread."""
+    found = direction(networks(0.0, seeds), Reported("width", "sharp", less=True), AXES)
+    assert (found.tau.value, found.tau.low) == (-1.0, -1.0)
+    assert (found.outcome is Outcome.OPEN) == (seeds < 5)
+
+
+@pytest.mark.parametrize(("seeds", "values"), [(2, 2), (3, 2), (2, 3), (5, 2), (6, 3)])
+def test_nothing_is_seldom_taken_for_something(seeds: int, values: int) -> None:
+    """A t interval of taus misses zero once in twenty times; signs of five, once in sixteen."""
+    draws, axes, decided = np.random.default_rng(1), {"width": list(range(values))}, 0
+    for _ in range(300):
+        pairs = product(range(seeds), axes["width"])
+        made_up = [made(s, {"width": w}, float(draws.normal()), 0.0) for s, w in pairs]
+        found = direction(made_up, Reported("width", "sharp"), axes)
+        decided += found.outcome is not Outcome.OPEN
+    assert decided / 300 < 1 / 16 + 4 * (1 / 16 * 15 / 16 / 300) ** 0.5
+
+
+def test_tau_is_the_mean_over_strata_and_seeds() -> None:
+    """By hand: ties count as zero, and the interval is that of Student."""
+    tables = [[[1, 2, 3], [3, 3, 1]], [[2, 1, 3], [1, 2, 2]]]  # seed, optimizer, width
+    some = [
+        made(seed, {"width": width, "optimizer": name}, value, 0.0)
+        for seed, table in enumerate(tables)
+        for name, row in zip(AXES["optimizer"], table, strict=True)
+        for width, value in zip(AXES["width"], row, strict=True)
+    ]
+    found = direction(some, Reported("width", "sharp"), AXES)
+    taus = [(1 - 2 / 3) / 2, (1 / 3 + 2 / 3) / 2]
+    half = 12.7062 * np.std(taus, ddof=1) / 2**0.5
+    expected = (np.mean(taus), max(np.mean(taus) - half, -1), min(np.mean(taus) + half, 1))
+    assert (found.tau.value, found.tau.low, found.tau.high) == pytest.approx(expected, abs=1e-4)
+
+
 def test_protocols_ask_for_what_they_report() -> None:
     for name, one in PROTOCOLS.items():
         for full in (False, True):

@@ -15,6 +15,7 @@ from spiritlevel.results.study import Network, Ranked
 from spiritlevel.theorems.statistics import paired_interval
 
 SEEDS = 2  # at least: the interval is over them
+ALIKE = 5  # that give one tau to the last digit: signs of fewer agree by chance too often
 
 
 class Outcome(enum.Enum):
@@ -71,6 +72,8 @@ def direction(
     Where x is no axis of the grid, of the tau over all networks of a seed. Networks of one seed
     share their data and their start, so that seeds are what is independent.
     """
+    for column in _both(reported):
+        _refuse_unknown(networks, column)
     known = [n for n in networks if all(math.isfinite(_value(n, c, axes)) for c in _both(reported))]
     seeds = sorted({n.seed for n in known})
     taus = [tau for seed in seeds if (tau := _tau(known, seed, reported, axes)) is not None]
@@ -79,8 +82,15 @@ def direction(
             f"{reported.text}: {len(taus)} seeds have networks that differ in {reported.x}; "
             f"{SEEDS} are the least for an interval"
         )
-    inside = (min(max(end, -1.0), 1.0) for end in paired_interval(taus))
-    return Direction(reported, Ranked(*inside), len(taus), len(known))
+    return Direction(reported, _ranked(taus), len(taus), len(known))
+
+
+def _ranked(taus: Sequence[float]) -> Ranked:
+    """The mean with its t interval; a few that are all alike do not say how far they spread."""
+    mean, low, high = paired_interval(taus)
+    if len(taus) < ALIKE and max(taus) - min(taus) < 1e-9:
+        return Ranked(mean, -1.0, 1.0)
+    return Ranked(mean, max(low, -1.0), min(high, 1.0))
 
 
 def _both(reported: Reported) -> tuple[str, str]:
@@ -95,7 +105,7 @@ def _tau(
     for network in networks:
         if network.seed == seed:
             others = [axis for axis in axes if axis != reported.x] if reported.x in axes else []
-            strata[tuple(network.config[axis] for axis in others)].append(network)
+            strata[tuple(network.config.get(axis) for axis in others)].append(network)
     found = []
     for members in strata.values():
         x, y = ([_value(n, column, axes) for n in members] for column in _both(reported))
@@ -108,11 +118,24 @@ def _value(network: Network, column: str, axes: Mapping[str, Sequence[Any]]) -> 
     """A number of a network; texts of an axis are counted in the order of the grid."""
     if column in network.config:
         value = network.config[column]
-        return float(list(axes[column]).index(value)) if isinstance(value, str) else float(value)
-    for part in (network.numbers, network.values):
-        if column in part:
-            return part[column]
-    raise SpiritlevelError(
-        f"{column!r} is neither an axis nor a number nor a measure of the networks; there are: "
-        f"{', '.join([*network.config, *network.numbers, *network.values])}"
-    )
+        if not isinstance(value, str):
+            return float(value)
+        order = list(axes.get(column, [value]))  # one value is no axis
+        if value not in order:
+            raise SpiritlevelError(
+                f"axes[{column!r}] has no {value!r}, which a network has; there are: "
+                f"{', '.join(map(str, order))}"
+            )
+        return float(order.index(value))
+    found = [part[column] for part in (network.numbers, network.values) if column in part]
+    return found[0] if found else math.nan
+
+
+def _refuse_unknown(networks: Sequence[Network], column: str) -> None:
+    """Refuse what no network has; some may not be measured yet."""
+    parts = [part for n in networks for part in (n.config, n.numbers, n.values)]
+    if networks and not any(column in part for part in parts):
+        raise SpiritlevelError(
+            f"{column!r} is neither an axis nor a number nor a measure of the networks; there are: "
+            f"{', '.join(dict.fromkeys(name for part in parts for name in part))}"
+        )
