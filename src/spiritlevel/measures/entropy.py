@@ -87,7 +87,7 @@ def annealed(
                 progress.update()
             logs.append(log_weight)
     found = log_mean(torch.tensor(logs, dtype=torch.float64))
-    return Annealed(found, 2 * (chains + 1) * levels, time.perf_counter() - begin)
+    return Annealed(found, (chains + 1) * levels, time.perf_counter() - begin)
 
 
 def _tuned(well: Well, weights: list[float], draws: torch.Generator) -> list[float]:
@@ -322,7 +322,7 @@ def local_learning_coefficient(
     return Estimate(
         value,
         stderr=stderr,
-        matvecs=chains * (steps + 1) * (LEAPS + 1),
+        matvecs=chains * (steps + 1) * LEAPS,
         seconds=time.perf_counter() - begin,
         status=Status.BUDGET if remedy else Status.CONVERGED,
         remedy=remedy,
@@ -358,7 +358,7 @@ ENTRIES: dict[str, Measure] = {
         invariances=PERMUTATION,
         reference="Chaudhari et al. (2017)",
         cost="about 200 gradients",
-        work=Work(passes=216, gradients=216),
+        work=Work(gradients=216),
         reading="larger means more room around the point",
     ),
     "local_entropy_gap": Measure(
@@ -369,7 +369,7 @@ ENTRIES: dict[str, Measure] = {
         reference="Chaudhari et al. (2017)",
         cost="about 200 gradients",
         is_sharpness=True,
-        work=Work(passes=216, gradients=216),
+        work=Work(gradients=216),
     ),
     "local_entropy_laplace": Measure(
         local_entropy_laplace,
@@ -390,7 +390,7 @@ ENTRIES: dict[str, Measure] = {
         invariances=PERMUTATION,
         reference="Lau et al. (2023)",
         cost="about 660 gradients",
-        work=Work(passes=330, gradients=660),
+        work=Work(gradients=660),
         reading="larger means fewer directions in which nothing changes",
     ),
 }

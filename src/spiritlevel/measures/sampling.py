@@ -35,9 +35,8 @@ class Well:
     gamma: float
 
     def place(self, y: Tensor) -> Place:
-        there = self._at(y)
-        rise = there.value() - self.objective.value()
-        return Place(y, rise, there.gradient() / math.sqrt(self.gamma))
+        value, gradient = self._at(y).value_and_gradient()
+        return Place(y, value - self.objective.value(), gradient / math.sqrt(self.gamma))
 
     def inside(self, y: Tensor) -> Place:
         """The place y, or the first of y/2, y/4, ... where the loss and its slope are finite.
