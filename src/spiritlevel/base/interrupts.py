@@ -67,7 +67,8 @@ def patient_interrupts() -> Iterator[Patience]:
         waits = patience.holding and not patience.came
         patience.torn = patience.holding and patience.came
         patience.came = True
-        if not waits:
+        # whoever is outside hears it now; it is raised here when what is to be whole is done
+        with contextlib.suppress(*[KeyboardInterrupt] * waits):
             before(number, frame)
 
     signal.signal(signal.SIGINT, heard)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.studies.messages import Died, Ended, Message, Task
 from spiritlevel.studies.running import work
 from spiritlevel.studies.study import Study
@@ -37,7 +38,10 @@ class Here:
     def receive(self, seconds: float) -> list[tuple[int, Message]]:
         if self.at is None:
             return []
-        message = next(self.at)
+        with heard_interrupts() as heard:
+            message = next(self.at)
+        if heard:  # a training or a measure that kept what it had is no whole one
+            raise KeyboardInterrupt
         if isinstance(message, Ended | Died):
             self.at = None
         return [(self.number, message)]
