@@ -14,6 +14,7 @@ from torch.distributions import Independent, Normal
 
 import bounded
 import calling_bounds
+import calling_studies
 import courses
 import spiritlevel as sl
 import zoo
@@ -23,7 +24,7 @@ from spiritlevel.objective import Objective
 from spiritlevel.orbit.program import matrix_of, problem_of
 
 RESULT_KINDS = tuple(
-    "Audit Comparison Forecast Table Claims Line Surface Spectra History Bounds".split()
+    "Audit Comparison Forecast Table Claims Line Surface Spectra History Bounds Findings".split()
 )
 
 
@@ -84,6 +85,7 @@ def calls() -> Calls:
         **_of_landscapes(),
         **_of_training(),
         **calling_bounds.calls(shared()["objective"]),
+        **calling_studies.calls(),
         **_of_results(),
     }
 
@@ -355,6 +357,7 @@ def instances() -> dict[str, Any]:
         "Spectra": sl.landscape.spectra(net, probes=2, steps=3, top=2),
         "History": courses.full(),
         "Bounds": bounded.full(),
+        **calling_studies.instances(),
         "Density": sl.density(shared()["operator"]),
         "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
         "Units": sl.symmetry.permutations(net)[0],

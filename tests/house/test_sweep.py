@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import calling_studies
 import spiritlevel as sl
 from calling import calls, instances, shared
 from cases import labels, randn
@@ -37,13 +38,13 @@ RESULTS = set(
     "bounds.Description bounds.FlatBox bounds.LeastDivergence bounds.Stability "
     "training.Wrapping training.discrete.Instance training.discrete.Searched "
     "witnesses.slopes.Lipschitz witnesses.volume.InfiniteVolume".split()
-)
+) | {*calling_studies.RESULTS}
 # Run inside every product, with what the library itself hands over.
 INSIDE = set(
     "Objective.total Objective.outputs Objective.returned Objective.together Objective.here "
     "Objective.gradient_sum Objective.total_of Objective.place Objective.replaced "
     "Group.result".split()
-)
+) | {*calling_studies.INSIDE}
 # Wrong only once the model has run: outputs that it does not have, data that it does not take.
 AFTER_RUNNING = {"heads", "data", "loss", "example"}
 # Values that the types and names call wrong and that are right.
@@ -93,13 +94,15 @@ RIGHT: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("training.fit", "checkpoint"): lambda v: isinstance(v, str) and bool(v),
     # told by the library
     **{("Operator", name): lambda v: True for name in ("check", "rounding", "remark")},
+    **calling_studies.RIGHT,
 }
 SAYS = r"\bgive\b|choose|needs?\b|\buse\b|there (are|is)|not an? |(has to|must) be|a vector"
 # No valid call is made: it takes long, or there is none.
 NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['layer_traces']"}
+NOT_MADE |= calling_studies.NOT_MADE
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking Line Surface Spectra History Bounds"
+    "Ranking Line Surface Spectra History Bounds Findings Store Study"
 ).split()
 
 
@@ -161,6 +164,7 @@ def test_little_is_left_out() -> None:
     assert left == {
         *"absolute audit certify figures fold is_sharpness keep_count psd replace".split(),
         *"represented way align layers watch least orbit schedule sync test".split(),
+        *"create keep_weights retry".split(),
     }
 
 

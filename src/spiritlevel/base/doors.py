@@ -77,6 +77,11 @@ def names(name: str, value: Any) -> list[str]:
     return found
 
 
+def names_if_any(name: str, value: Any) -> list[str]:
+    """The names in a list, which may be empty."""
+    return [] if isinstance(value, (list, tuple)) and not value else names(name, value)
+
+
 def file(path: Any) -> Path:
     """The path; refuse one that no file can be written to."""
     a("path", path, (str, os.PathLike), "the name of a file")

@@ -64,10 +64,11 @@ def read_csv(path: str | os.PathLike[str]) -> list[Network]:
 
 def to_parquet(networks: Sequence[Network], path: str | os.PathLike[str]) -> None:
     """The columns of the CSV; an axis with values of several kinds is written as texts."""
+    file = doors.file(path)
     arrow = required("pyarrow", '"spiritlevel[parquet]"')
     parquet = required("pyarrow.parquet", '"spiritlevel[parquet]"')
     made = {name: _alike(values) for name, values in columns(networks).items()}
-    parquet.write_table(arrow.table(made), doors.file(path))
+    parquet.write_table(arrow.table(made), file)
 
 
 def to_dataframe(networks: Sequence[Network]) -> Any:

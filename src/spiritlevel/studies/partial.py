@@ -34,6 +34,8 @@ def partial_kendall(
     x, y = matched(x=x, y=y)
     if not isinstance(given, Mapping) or not given:
         raise SpiritlevelError(f"given is {given!r:.60}: give the numbers of each control by name")
+    if not all(isinstance(name, str) for name in given):
+        raise SpiritlevelError(f"given has the names {list(given)!r:.60}: give texts")
     given = {f"given[{name!r}]": row for name, row in given.items()}
     controls = [matched(x=x, **{name: row})[1] for name, row in given.items()]
     clusters = labels("clusters", clusters, len(x))

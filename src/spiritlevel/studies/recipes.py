@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.base import doors
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import fixed_rng
 from spiritlevel.objective import Objective
@@ -96,6 +96,7 @@ class Recipe:
 def recipe(config: Mapping[str, Any]) -> Recipe:
     """The recipe of a configuration, whose words are those of a Recipe."""
     known = [f.name for f in dataclasses.fields(Recipe)]
+    doors.a("config", config, Mapping, "a dict of axes and values")
     for name in config:
         doors.one_of("the axis", name, known)
     return Recipe(**config)
@@ -127,7 +128,7 @@ def _norm(kind: str, width: int, *, flat: bool) -> list[nn.Module]:
     return [nn.BatchNorm1d(width) if flat else nn.BatchNorm2d(width)]
 
 
-def mlp(one: Recipe, side: int) -> nn.Sequential:
+def _mlp(one: Recipe, side: int) -> nn.Sequential:
     """side^2 - width - ... - width - 10 with ReLU."""
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise([side * side, *[one.width] * one.depth]):
@@ -135,7 +136,7 @@ def mlp(one: Recipe, side: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(one.width, CLASSES))
 
 
-def cnn(one: Recipe, side: int) -> nn.Sequential:
+def _cnn(one: Recipe, side: int) -> nn.Sequential:
     """3 x 3 convolutions with ReLU, the first two followed by pooling, and a linear layer."""
     layers: list[nn.Module] = []
     widths = [1, one.width, *[2 * one.width] * (one.depth - 1)]
@@ -146,11 +147,13 @@ def cnn(one: Recipe, side: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * left**2, CLASSES))
 
 
-NETWORKS: dict[str, Callable[[Recipe, int], nn.Sequential]] = {"mlp": mlp, "cnn": cnn}
+NETWORKS: dict[str, Callable[[Recipe, int], nn.Sequential]] = {"mlp": _mlp, "cnn": _cnn}
 
 
 def network(one: Recipe, seed: int) -> nn.Sequential:
     """The network before training, on the CPU: the same for the same seed."""
+    doors.a("one", one, Recipe, "a Recipe")
+    tensor_doors.seeded(seed)
     with fixed_rng(seed):
         return NETWORKS[one.network](one, images(one.data).x.shape[-1])
 
@@ -189,6 +192,7 @@ def _batch(one: Recipe, data: _Data) -> int:
 def train(config: Mapping[str, Any], seed: int) -> Trained:
     """One network, trained by `fit` as the configuration says."""
     one = recipe(config)
+    tensor_doors.seeded(seed)
     data = _data(one, seed)
     model = network(one, seed).to(data.x.device)
     init = copy.deepcopy(model)
@@ -213,6 +217,8 @@ def together(config: Mapping[str, Any]) -> Hashable:
 
 def train_many(tasks: Sequence[Task]) -> list[Trained | SpiritlevelError]:
     """Networks that differ in rates, labels and seeds only, in one stack where that can be."""
+    if not isinstance(tasks, (list, tuple)) or not all(map(_is_pair, tasks)) or not tasks:
+        raise SpiritlevelError(f"tasks={doors.shown(tasks)}: give pairs of configuration and seed")
     recipes = [recipe(config) for config, _ in tasks]
     first = recipes[0]
     stackable = first.optimizer in STACKED and first.norm != "batch"
@@ -234,6 +240,10 @@ def train_many(tasks: Sequence[Task]) -> list[Trained | SpiritlevelError]:
     )
     made = zip(recipes, data, models, inits, histories, strict=True)
     return [_or_error(_trained, *one) for one in made]
+
+
+def _is_pair(task: Any) -> bool:
+    return isinstance(task, (list, tuple)) and len(task) == 2
 
 
 def _or_error(make: Callable[..., Trained], *given: Any) -> Trained | SpiritlevelError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spiritlevel.base.doors import names, one_of
+from spiritlevel.base.doors import names_if_any, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.study import Network
 from spiritlevel.studies.given import axes, deviations, enough, generator, numbered, several, varied
@@ -78,7 +78,7 @@ def controlled(
     found: dict[str, np.ndarray] = {}
     known = dict.fromkeys(name for one in networks for name in (*one.config, *one.numbers))
     known.pop(outcome, None)  # given itself it has no order
-    for control in names("controls", controls) if controls else []:
+    for control in names_if_any("controls", controls):
         one_of("controls", control, known)
         row = [one.config.get(control, one.numbers.get(control, np.nan)) for one in networks]
         if all(isinstance(value, (bool, int, float)) for value in row):

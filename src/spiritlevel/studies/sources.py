@@ -43,6 +43,7 @@ class Source:
 def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
     """The study of a Python file; its `name` chooses one of several."""
     doors.a("path", path, (str, os.PathLike), "the name of a Python file with a Study in it")
+    doors.a("name", name, (str, type(None)), "the name of a study in that file")
     file = Path(path).absolute()
     try:
         text = file.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.results.data import SPECIAL, plain
@@ -69,6 +70,7 @@ class Store:
         Of a measure that was taken twice, under other settings, a study sees its own, and without
         one the last is seen.
         """
+        _refuse_other(study)
         wanted = None if study is None else {one.definition for one in study.wanted.values()}
         values: dict[str, dict[str, Estimate]] = {}
         for run, label, definition, *rest in self._rows(
@@ -88,6 +90,7 @@ class Store:
 
     def history(self, key: str) -> History | None:
         """The course of one training, where it was handed over."""
+        doors.a("key", key, str, "the key of a network")
         rows = self._rows("SELECT history FROM runs WHERE key = ?", key)
         if not rows:
             raise SpiritlevelError(f"key={key!r}: no run has it; networks() says which there are")
@@ -95,6 +98,7 @@ class Store:
 
     def status(self, study: Study | None = None) -> Standing:
         """What is done, what failed and why, what is missing, who is at it, and the time left."""
+        _refuse_other(study)
         return standing(self, study)
 
     def to_csv(self, path: str | os.PathLike[str], study: Study | None = None) -> None:
@@ -187,6 +191,12 @@ class Store:
             connection.executemany("DELETE FROM runs WHERE state = 'failed' AND key = ?", rows)
             query = f"DELETE FROM measures WHERE status = '{FAILED}' AND run = ?"
             connection.executemany(query, rows)
+
+
+def _refuse_other(study: Any) -> None:
+    from spiritlevel.studies.study import Study  # which a table alone does not need
+
+    doors.a("study", study, (Study, type(None)), "the Study, or nothing for all runs")
 
 
 def _file(done: Finished) -> str:

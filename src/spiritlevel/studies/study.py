@@ -107,8 +107,7 @@ class Study:
         doors.number("stack", self.stack, 1, whole=True)
         doors.a("settings", self.settings, Mapping, "a dict of settings of measure()")
         _settings(self.settings)
-        if self.controls:
-            doors.names("controls", self.controls)
+        doors.names_if_any("controls", self.controls)
         _ = self.configurations, self._seeds, self.wanted
 
     # The plan ----------------------------------------------------------------------------------
@@ -173,6 +172,7 @@ class Study:
         for name in ("measures", "representative"):
             if isinstance(given := getattr(self, name), str):
                 raise SpiritlevelError(f"{name} is {given!r}; give a list of names: [{given!r}]")
+            doors.names_if_any(name, given)
         return self.measures, self.representative
 
     def _taken(self, one: Asked, moved: bool) -> str:
@@ -242,7 +242,8 @@ class Study:
         from spiritlevel.studies.store import Store
 
         kept = store if isinstance(store, Store) else Store(store)
-        chosen = {"name": self.name, "outcome": self.outcome, "controls": tuple(self.controls)}
+        controls = doors.names_if_any("controls", self.controls)
+        chosen = {"name": self.name, "outcome": self.outcome, "controls": controls}
         status = kept.status(self)
         told = {"planned": status.planned, "failed": len(status.failed)}
         return analyse(kept.networks(self), **{**chosen, **told, **options})

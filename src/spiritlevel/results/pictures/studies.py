@@ -78,7 +78,7 @@ def _draw_key(figure: Figure, rows: list[Row]) -> None:
 def draw_scatter(findings: Findings, measure: str, by: str | None = None) -> Figure:
     """A pair of axes for a measure, and one for the same with the orbit divided out."""
     row = findings[measure]
-    if by is not None and by not in findings.axes:
+    if by is not None and (not isinstance(by, str) or by not in findings.axes):
         raise SpiritlevelError(f"by={by!r} is no axis; there are: {', '.join(findings.axes)}")
     rows = [row, *([findings[row.bottom]] if row.bottom else [])]
     size = (WHOLE if len(rows) == 2 else SINGLE, 3.4)

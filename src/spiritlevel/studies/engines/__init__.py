@@ -22,6 +22,7 @@ def chosen(
     """The engine of a name, with what was chosen about it; an Engine as it is."""
     if workers is not None:
         doors.number("workers", workers, 1, whole=True)
+    doors.a("resources", resources, (Mapping, type(None)), "numbers by name, such as num_gpus")
     for name, amount in (resources or {}).items():
         doors.one_of("a name in resources", name, RESOURCES)
         doors.number(f"resources[{name!r}]", amount, 0)
