@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -132,6 +133,20 @@ def _by_hand(o: sl.Objective) -> Tensor:
     return own @ randn(o.size)
 
 
+def _study(net: nn.Module) -> None:
+    """Two networks, in which a training draws and says what it likes."""
+
+    def train(config: Any, seed: int) -> sl.studies.Trained:
+        torch.set_default_dtype(torch.float64)
+        gap = config["scale"] * float(torch.rand([]) + np.random.rand() + random.random())  # noqa: NPY002
+        return sl.studies.Trained(objective(net), {"gap": gap})
+
+    grid = {"scale": [1.0, 2.0]}
+    study = sl.studies.Study("small", grid, train, ["parameter_norm"], seeds=2, version="1")
+    with tempfile.TemporaryDirectory() as folder, study.run(f"{folder}/small.db") as store:
+        assert len({network.numbers["gap"] for network in store.networks(study)}) == 4
+
+
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "Objective": objective,
     "Objective, train": lambda m: objective(m, mode="train", seed=0),
@@ -215,6 +230,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "sharpen": lambda m: sl.sharpen(objective(m), target=1e3),
     "sharpen_many": lambda m: sl.sharpen_many(part(m), target=1e3),
     "zero_in_ball": lambda m: sl.zero_in_ball(objective(m), 1e-2),
+    "studies": _study,
     "default_objective": lambda m: sl.default_objective(),
     "app": lambda m: app(["measure", "--only", "loss"], standalone_mode=False),
 }
@@ -262,6 +278,19 @@ def test_calls_leave_no_trace(name: str, mode: str) -> None:
     with outer[mode](), untouched(net):
         CALLS[name](net)
     assert Net.runs > before or name in TRAINS  # a case that leaves the net alone says nothing
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad])
+def test_a_stack_of_networks_leaves_no_trace(mode: Any) -> None:
+    with fixed_rng(0):
+        models = [nn.Linear(4, SIZE), nn.Linear(4, SIZE).eval()]
+        before = [model.weight.detach().clone() for model in models]
+    with mode(), untouched(model()):
+        data = randn(7, 4), labels(7)
+        sl.training.fit_many(models, data, F.cross_entropy, lr=0.1, epochs=2)
+    assert [one.training for one in models] == [True, False]
+    assert all(p.grad is None and p.requires_grad for one in models for p in one.parameters())
+    assert not any(map(torch.equal, (one.weight for one in models), before))
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -316,6 +345,7 @@ def test_every_public_function_is_tried() -> None:
             "History",
             "Bound",
             "Bounds",
+            "Findings",
         ),  # made of plain data
         *("bounds", "landscape", "training"),  # their functions are tried by their own names
     }
