@@ -114,9 +114,9 @@ def _unit(gradients: Params) -> list[Tensor]:
     """g / ||g|| of each network, zero where g is: squares of small numbers are zero, not these."""
     flat = [rows(g).abs() for g in gradients.values() if g.numel()]
     most = torch.stack([g.amax(1) for g in flat]).amax(0)
-    most = torch.where(most > 0, most, 1)
+    most = most.clamp_min(torch.finfo(most.dtype).tiny)
     squares = torch.stack([(g / most[:, None]).square().sum(1) for g in flat])
-    length = squares.sum(0).sqrt().clamp_min(1)  # the largest entry is 1
+    length = squares.sum(0).sqrt().clamp_min(1)  # the largest entry is 1, or all are 0
     return [g / _wide(most, g) / _wide(length, g) for g in gradients.values()]
 
 
