@@ -1,4 +1,4 @@
-"""Every entry of the registry through the same checks, and liars that they catch."""
+"""Every entry of the registry through the same checks on a perceptron; liars that they catch."""
 
 from __future__ import annotations
 
@@ -13,28 +13,16 @@ import zoo
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.measures.base import Measure
 
-# What is not defined for a network
-CHAIN = {"convolutional", "residual", "transformer", "recurrent"}
-PATHS = {"transformer", "recurrent"}
-REFUSED: dict[str, set[str]] = {
-    "path_norm": PATHS,
-    "path_norm_over_margin": PATHS,
-    "l1_path_norm": CHAIN,
-    "vc_dimension": CHAIN,
-    "geodesic_curvature": set(zoo.SHAPES) - {"transformer"},  # of attention heads
-    "balanced_sharpness": {"transformer"},  # one-sided rescalings
-}
 
-
-@pytest.mark.parametrize("net", sorted(zoo.SHAPES))
+@pytest.mark.parametrize("net", conformance.PLAIN)
 @pytest.mark.parametrize("name", sorted(sl.MEASURES))
 def test_conforms(name: str, net: str) -> None:
-    if net in REFUSED.get(name, ()):
-        why = conformance.refuses(sl.MEASURES[name], net)
-        assert why, "it is defined after all"
-        assert "\n" not in why
-    else:
-        conformance.check(sl.MEASURES[name], net)
+    conformance.conforms(name, net)
+
+
+def test_every_network_has_a_file() -> None:
+    files = (conformance.PLAIN, conformance.STACKED, conformance.SEQUENCES)
+    assert sorted(net for file in files for net in file) == sorted(zoo.SHAPES)
 
 
 def norm(instruments: object) -> Estimate:
