@@ -16,13 +16,16 @@ torch.set_num_threads(1)  # two workers with two threads each would fight for tw
 
 # The longest files, longest first: two workers that take them last wait for each other.
 FIRST = (
-    *("test_premise_suite", "test_orbit", "test_golden", "test_symmetry_random", "test_untouched"),
-    *("test_docs", "test_theorems", "test_curvature", "test_comparing_truth", "test_audit_truth"),
-    *("test_comparing", "test_audit", "test_conformance", "test_symmetry", "test_spectral_truth"),
-    *("test_cli_audit", "test_reparam", "test_degree", "test_claims", "test_diagonals"),
-    *("test_supremum", "test_cli", "test_sweep", "test_additions", "test_spectral", "test_results"),
-    *("test_symmetry_options", "test_volume", "test_enclosure", "test_cli_claims"),
-    *("test_training_claims", "test_fit_kill", "test_sam_scaling", "test_watch", "test_discrete"),
+    *("test_kills", "test_conformance", "test_conformance_sequences", "test_premise_suite"),
+    *("test_conformance_stacked", "test_docs", "test_untouched", "test_orbit", "test_planes"),
+    *("test_symmetry_random", "test_theorems", "test_golden", "test_curvature", "test_sweep"),
+    *("test_symmetry", "test_comparing_truth", "test_cli_audit", "test_audit_truth", "test_audit"),
+    *("test_comparing", "test_alignment", "test_forecast", "test_degree", "test_claims"),
+    *("test_spectral_truth", "test_reparam", "test_diagonals", "test_cli", "test_supremum"),
+    *("test_entropy", "test_attention", "test_metric", "test_stability", "test_cli_claims"),
+    *("test_symmetry_options", "test_volumes", "test_landscape_curvature", "test_norms"),
+    *("test_training_claims", "test_spectral", "test_results", "test_volume", "test_enclosure"),
+    *("test_additions", "test_fit_kill", "test_sam_scaling", "test_watch", "test_discrete"),
 )
 
 
