@@ -225,6 +225,10 @@ def test_limits_come_from_the_numbers() -> None:
     said = " ".join(limits(findings))
     assert "120 networks of 24 configurations, which differ in width, rate and optimizer" in said
     assert "11 measures were ranked on the same networks" in said
+    assert "of 11 intervals of 95 %, one may miss, and the best" in said  # 0.55 on average
+    assert "of 44 intervals of 95 %, about 2 may miss" in " ".join(
+        limits(replace(findings, rows=findings.rows * 4))
+    )
     turned = sum(row.signs is not None and row.signs.largest == 1 for row in findings)
     assert f"{turned} of 11 measures put some two configurations in the wrong order" in said
     assert "3 networks failed" in said

@@ -60,10 +60,10 @@ def _many(findings: Findings) -> str:
     if len(rows) < 2:
         return ""
     chance = 0.05 * len(rows)
-    about = "one" if round(chance) <= 1 else f"{round(chance)}"
+    missed = "one" if chance < 0.75 else f"about {max(round(chance), 1)}"
     return (
         f"{len(rows)} measures were ranked on the same networks. The p are adjusted for that "
-        f"(Holm), the intervals are not: of {len(rows)} intervals of 95 %, about {about} may miss, "
+        f"(Holm), the intervals are not: of {len(rows)} intervals of 95 %, {missed} may miss, "
         "and the best of many looks better than it is."
     )
 
