@@ -32,7 +32,9 @@ FEWER = {
 }
 SINGLE = 2e-3  # what float32 may do, beside the error that is said
 # Nothing is shared between networks: their tests lie in several files, which two workers take
-PLAIN, STACKED, SEQUENCES = ("mlp",), ("convolutional", "residual"), ("recurrent", "transformer")
+PLAIN, STACKED = ("mlp",), ("convolutional", "residual")
+RECURRENT, ATTENTION = ("recurrent",), ("transformer",)
+FILES = (PLAIN, STACKED, RECURRENT, ATTENTION)
 # What is not defined for a network
 CHAIN = {"convolutional", "residual", "transformer", "recurrent"}
 PATHS = {"transformer", "recurrent"}

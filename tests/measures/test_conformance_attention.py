@@ -1,4 +1,4 @@
-"""Every entry of the registry through the same checks on networks that read sequences."""
+"""Every entry of the registry through the same checks on a network with attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import conformance
 import spiritlevel as sl
 
 
-@pytest.mark.parametrize("net", conformance.SEQUENCES)
+@pytest.mark.parametrize("net", conformance.ATTENTION)
 @pytest.mark.parametrize("name", sorted(sl.MEASURES))
 def test_conforms(name: str, net: str) -> None:
     conformance.conforms(name, net)
