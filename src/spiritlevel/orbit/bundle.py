@@ -26,6 +26,7 @@ SIGNED = 2  # eigenpairs where the model is no bound: with one, some searches en
 POWERS = (30, 100, 300, 1000)
 # relative to the tolerance: where the gain of a step is too small for another one
 FIRST, LAST = 2e-4, 2e-6
+CLOSED = 2e-5  # the last where a gap is seen: a gap that stays open is searched on
 CHEAP, CARE = 2**18, 1e-3  # numbers in a model that costs nothing, which is solved so much better
 NOISE = 1e-6  # of the largest: Ritz values that say nothing
 LOOSE = 1e-1  # residuals inside; the value that is reported is measured anew
@@ -146,13 +147,18 @@ def _compressed(rows: Array, index: Array, count: int) -> tuple[Array, Array]:
 
 
 def minimize_model(
-    model: Model, start: Array, free: Array, tol: float, powers: tuple[int, ...] = POWERS
+    model: Model,
+    start: Array,
+    free: Array,
+    tol: float,
+    powers: tuple[int, ...] = POWERS,
+    last: float = LAST,
 ) -> Array:
     """Quasi-Newton on Schatten norms of rising power, far below a gap of tol; no products."""
     t = start.copy()
     tol = tol if model.columns.size > CHEAP else CARE * tol
     for power in powers:
-        gain = (LAST if power == powers[-1] else FIRST) * tol
+        gain = (last if power == powers[-1] else FIRST) * tol
         result = minimize(
             lambda x, p=power: model.log_norm(x, p, free),
             t,
@@ -244,7 +250,7 @@ def least_eigenvalue(
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
             model = model_of(cells, ys, zs.T @ ys)
-            t = minimize_model(model, best.t, free, tol)
+            t = minimize_model(model, best.t, free, tol, last=CLOSED)
             masses = model.dual(t, POWERS[-1])
             lower = balance(cells.exponents, masses, blocks, t * free, free)
             bound = max(bound, lower.lower_bound)
