@@ -19,6 +19,7 @@ import tables
 from spiritlevel.cli import app
 from spiritlevel.results.study import Findings
 from spiritlevel.studies import PROTOCOLS, Store
+from spiritlevel.studies.directions import Reported, direction
 
 FILE = textwrap.dedent("""
     import torch
@@ -203,15 +204,18 @@ def test_a_protocol_says_what_came_of_its_source(
 ) -> None:
     """In the size that was asked for; a study of a file has its own."""
     small = {"width": [2, 6], "examples": 40, "epochs": 3}
-    one = replace(PROTOCOLS["width"], measures=("path_norm",), small=small)
+    unmeasured = Reported("width", "hessian_trace")
+    reported = (unmeasured, *PROTOCOLS["width"].reported)
+    one = replace(PROTOCOLS["width"], measures=("path_norm",), small=small, reported=reported)
     monkeypatch.setitem(PROTOCOLS, "width", one)
     code, text = run("run", "width", "--seeds", "2")
     assert code == 0, text
     assert "4 of 4 runs done" in text
     planned = one.study(seeds=2)
     with Store(folder / "width.db") as store:
-        [direction] = one.directions(planned, store.networks(planned))
-    assert direction.text in text
+        found = direction(store.networks(planned), reported[1], planned.axes)
+    assert found.text in text
+    assert "'hessian_trace' is neither an axis nor a number nor a measure" in text
     assert "no ranking: the networks are of 2 configurations: this needs at least 3" in text
     assert run("run", "width", "--seeds", "2", "--json", "width.json")[0] == 2
     assert "a protocol: leave it out" in run("run", "width", "--name", "small")[1]

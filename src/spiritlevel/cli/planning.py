@@ -10,6 +10,7 @@ from spiritlevel.base.errors import SpiritlevelError
 
 if TYPE_CHECKING:
     from spiritlevel.results.study import Findings
+    from spiritlevel.studies.directions import Reported
     from spiritlevel.studies.protocols import Protocol
     from spiritlevel.studies.store import Store
     from spiritlevel.studies.study import Study
@@ -48,13 +49,20 @@ def study_from(
 
 def reported(where: str, planned: Study, kept: Store) -> list[str]:
     """What the networks of a protocol say of each thing that its source reports."""
+    from spiritlevel.studies.directions import direction
+
     known = protocols().get(where)
     if known is None:
         return []
-    try:
-        return [one.text for one in known.directions(planned, kept.networks(planned))]
-    except SpiritlevelError as error:  # too few of them
-        return [str(error)]
+    networks, axes = kept.networks(planned), planned.axes
+
+    def said(one: Reported) -> str:
+        try:
+            return direction(networks, one, axes).text
+        except SpiritlevelError as error:  # too few of them; there may be enough for others
+            return str(error)
+
+    return [said(one) for one in known.reported]
 
 
 def conditions(texts: list[str]) -> dict[str, Any]:
