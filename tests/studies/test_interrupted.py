@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from spiritlevel.base.interrupts import heard_interrupts, patient_interrupts
 from spiritlevel.studies import Store, Study, recipes
 from spiritlevel.training import rules
 
@@ -62,3 +63,22 @@ def test_what_was_interrupted_is_done_again(
     whole = found(tmp_path / "whole.db", planned)
     assert len(whole) == 2
     assert found(tmp_path / "cut.db", planned) == whole
+
+
+def test_what_has_to_be_whole_is_whole_and_the_outer_one_hears_at_once() -> None:
+    """Also where the handler outside ends the process."""
+
+    def leaving(*_: Any) -> None:
+        raise SystemExit(3)
+
+    own = signal.signal(signal.SIGINT, leaving)
+    try:
+        with heard_interrupts() as heard, patient_interrupts() as patience:
+            with pytest.raises(KeyboardInterrupt), patience.whole():
+                os.kill(os.getpid(), signal.SIGINT)
+                assert heard == [True]
+                done = True
+            assert done
+            assert not patience.torn
+    finally:
+        signal.signal(signal.SIGINT, own)

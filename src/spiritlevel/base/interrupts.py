@@ -68,7 +68,7 @@ def patient_interrupts() -> Iterator[Patience]:
         patience.torn = patience.holding and patience.came
         patience.came = True
         # whoever is outside hears it now; it is raised here when what is to be whole is done
-        with contextlib.suppress(*[KeyboardInterrupt] * waits):
+        with contextlib.suppress(*[BaseException] * waits):
             before(number, frame)
 
     signal.signal(signal.SIGINT, heard)
