@@ -24,6 +24,7 @@ import courses
 import pairs
 import reports
 import spiritlevel as sl
+import studied
 import tables
 from cases import small_net
 from spiritlevel.report import page
@@ -63,6 +64,7 @@ def made() -> dict[str, sl.Result]:
         "spectra": sl.landscape.spectra(objective, probes=2, steps=4, top=2),
         "history": courses.full(),
         "bounds": bounded.full(),
+        "study": studied.full(),
     }
 
 
