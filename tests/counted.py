@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import Any
+
+import numpy as np
 
 Config = Mapping[str, Any]
 Row = Any  # numbers that have places, one for each network
@@ -116,3 +118,13 @@ def sign_errors(
         if total and total**2 / squares >= least - 1e-9:
             found.append(sum(w * wrong for w, wrong in some) / total)
     return found
+
+
+def ragged(source: int) -> tuple[np.random.Generator, list[dict[str, Any]], np.ndarray]:
+    """A grid of numbers, texts and booleans without some cells and seeds, and a gap with ties."""
+    draws = np.random.default_rng(source)
+    grid = list(product([1, 2.5, 3], ["sgd", "adam"], [True, False]))
+    configs: list[dict[str, Any]] = [
+        dict(zip("pqr", point, strict=True)) for point in grid for _ in range(draws.integers(0, 4))
+    ]
+    return draws, configs, np.round(draws.normal(size=len(configs)), source % 2)

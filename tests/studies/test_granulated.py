@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 import counted
+from counted import ragged
 from spiritlevel import SpiritlevelError, studies
 from spiritlevel.studies import granulated, kendall
 
@@ -40,13 +40,8 @@ def test_it_is_a_function_after_a_study_was_analysed() -> None:
 @pytest.mark.parametrize("source", range(8))
 def test_it_is_that_of_a_loop(source: int) -> None:
     """Ties, infinite values, NaN, missing cells, unequal numbers of seeds, texts and booleans."""
-    draws = np.random.default_rng(source)
-    grid = list(product([1, 2.5, 3], ["sgd", "adam"], [True, False]))
-    configs: list[dict[str, Any]] = [
-        dict(zip("pqr", point, strict=True)) for point in grid for _ in range(draws.integers(0, 4))
-    ]
+    draws, configs, gap = ragged(source)
     size = len(configs)
-    gap = np.round(draws.normal(size=size), source % 2)
     measure = np.round(gap + draws.normal(size=size), 1)
     measure[:4] = math.inf, math.inf, -math.inf, math.nan
     known = ~np.isnan(measure)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 import counted
+from counted import ragged
 from spiritlevel import SpiritlevelError
 from spiritlevel.studies import conditional_information, information
 
@@ -19,13 +19,8 @@ GRID = [dict(zip("abc", point, strict=True)) for point in product(range(3), rang
 @pytest.mark.parametrize("source", range(8))
 def test_it_is_that_of_counted_pairs(source: int) -> None:
     """Ties, infinite values, NaN, missing cells, unequal numbers of seeds, texts and booleans."""
-    draws = np.random.default_rng(source)
-    grid = list(product([1, 2.5, 3], ["sgd", "adam"], [True, False]))
-    configs: list[dict[str, Any]] = [
-        dict(zip("pqr", point, strict=True)) for point in grid for _ in range(draws.integers(0, 4))
-    ]
+    draws, configs, gap = ragged(source)
     size = len(configs)
-    gap = np.round(draws.normal(size=size), source % 2)
     measure = np.round(gap + draws.normal(size=size), source % 3)
     if source > 3:
         measure[:4] = math.inf, math.inf, -math.inf, math.nan

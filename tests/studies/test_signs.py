@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import pytest
 
 import counted
+from counted import ragged
 from spiritlevel import SpiritlevelError
 from spiritlevel.results.study import Signs
 from spiritlevel.studies import sign_error
@@ -63,13 +62,8 @@ def test_a_tied_outcome_weighs_nothing_where_noise_is_told() -> None:
 @pytest.mark.parametrize("source", range(5))
 def test_it_is_that_of_a_loop(source: int, noisy: bool) -> None:
     """Ties, NaN, missing cells, unequal numbers of seeds, texts and booleans."""
-    draws = np.random.default_rng(source)
-    grid = list(product([1, 2.5, 3], ["sgd", "adam"], [True, False]))
-    configs: list[dict[str, Any]] = [
-        dict(zip("pqr", point, strict=True)) for point in grid for _ in range(draws.integers(0, 4))
-    ]
+    draws, configs, gap = ragged(source)
     size = len(configs)
-    gap = np.round(draws.normal(size=size), source % 2)
     measure = np.round(gap + draws.normal(size=size), 1)
     measure[3] = math.nan
     noise = np.abs(draws.normal(size=size)) if noisy else None
