@@ -378,9 +378,9 @@ def test_a_device_that_sleeps_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_guard_itself_sees_a_change() -> None:
     net = model()
-    with pytest.raises(AssertionError), untouched(net):
+    with pytest.raises(AssertionError, match="get_rng_state"), untouched(net):
         torch.rand(1)
-    with pytest.raises(AssertionError), untouched(net):
+    with pytest.raises(AssertionError, match="True"), untouched(net):
         net.eval()
-    with pytest.raises(AssertionError), untouched(net):
+    with pytest.raises(AssertionError, match="running_mean"), untouched(net):
         net.norm.running_mean += 1  # type: ignore[operator]
