@@ -73,7 +73,7 @@ def undisturbed(seed: int) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def freed() -> None:
+def _freed() -> None:
     """Give back what this process only keeps of the GPU for later: others are at work on it too."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -247,13 +247,13 @@ def _measured(study: Study, ask: Ask, found: Trained) -> Iterator[Measured]:
             yield _one(study, ask, label, points)
         except torch.OutOfMemoryError:
             lacking.append(label)
-            freed()
+            _freed()
     for label in lacking:
         try:
             yield _one(study, ask, label, points)
         except torch.OutOfMemoryError as error:
             yield _lost(ask, label, error)
-    freed()
+    _freed()
 
 
 class _Points:
