@@ -46,6 +46,7 @@ def test_a_worker_knows_the_measures_of_the_file(tmp_path: Path) -> None:
     """Its training may come from elsewhere, so that only the measure asks for the file."""
     (tmp_path / "ownfile.py").write_text(OWN, encoding="utf-8")
     study = load_study(tmp_path / "ownfile.py")
+    assert "ownfile" in packed(study).modules  # as it is now, whatever is written to it later
     found = []
     for engine in ("here", "pool"):
         with study.run(tmp_path / f"{engine}.db", engine=engine) as store:
