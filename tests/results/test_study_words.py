@@ -66,10 +66,11 @@ def test_of_how_many_the_orbit_is_divided_out() -> None:
     still, other = row("still", 0.2, **gain(0.01)), row("other", 0.1)
     stays = row("stays", 0.1, invariant=True)
     assert said(up, down, still, stays)[2] == (
-        "Of 3 measures that rescaling moves, dividing out the orbit raises the tau of 1, lowers "
-        "that of 1 and leaves 1 open; the largest change is 0.20 (0.15 to 0.25), of up."
+        "Dividing out the orbit, in all 3 measures that rescaling moves, raises the tau of 1, "
+        "lowers that of 1 and leaves 1 open; the largest change is 0.20 (0.15 to 0.25), of up."
     )
-    assert said(up, other, stays)[2].startswith("Of 1 of 2 measures that rescaling moves, ")
+    some = "Dividing out the orbit, in 1 of the 2 measures that rescaling moves, raises "
+    assert said(up, other, stays)[2].startswith(some)
     below, above = row("below", -0.6, **gain(0.3)), row("above", -0.1, **gain(0.4))
     words = said(up, below, above, row("less", -0.3, **gain(0.01)))[2]
     assert "raises the tau of 3" in words
@@ -100,7 +101,7 @@ def test_counts_are_those_of_the_rows(turned: bool) -> None:
         if r.n == found[r.bottom].n == len(made):
             assert r.gain.value == pytest.approx(gains[r.name])
     counted = re.match(
-        r"Of (\d+) of (\d+) .* of (\d+), lowers that of (\d+) and leaves (\d+)", divided
+        r".* (\d+) of the (\d+) .* of (\d+), lowers that of (\d+) and leaves (\d+)", divided
     )
     assert counted
     ups = sum(r.gain.low > 0 for r in with_end if r.gain)

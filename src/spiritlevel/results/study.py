@@ -189,11 +189,11 @@ class Findings(Drawable, Result, kind="study", schema=1):
         down = sum(gain.high < 0 for _, gain, _ in gains)
         below = sum(gain.clear and max(tau, tau + gain.value) < 0 for tau, gain, _ in gains)
         _, most, title = max(gains, key=lambda one: abs(one[1].value))
-        many = f"{len(gains)}" if len(gains) == len(moved) else f"{len(gains)} of {len(moved)}"
+        share = "all" if len(gains) == len(moved) else f"{len(gains)} of the"
         return (
-            f"Of {many} measures that rescaling moves, dividing out the orbit raises the tau "
-            f"of {up}, lowers that of {down} and leaves {len(gains) - up - down} open; the largest "
-            f"change is {most.text}, of {title}."
+            f"Dividing out the orbit, in {share} {len(moved)} measures that rescaling moves, "
+            f"raises the tau of {up}, lowers that of {down} and leaves "
+            f"{len(gains) - up - down} open; the largest change is {most.text}, of {title}."
         ) + (
             f" {below} of those that change are below zero, where a higher tau ranks less."
             if below
