@@ -55,11 +55,13 @@ def geodesic_sharpness(instruments: Instruments, radius: float = ADAPTIVE_RADIUS
     chart = instruments.once(
         "heads", lambda: chart_of(objective, "geodesic_sharpness", "adaptive_worst")
     )
-    top = eigenpairs(
-        _in_metric(instruments.hessian, chart), tol=ROUGHLY, seed=instruments.seed
-    ).vectors[:, 0]
-    found = worst_along_geodesics(objective, chart, radius, start=top, seed=instruments.seed)
-    return found.estimate(found.rise)
+    curves = _in_metric(instruments.hessian, chart)
+    top = eigenpairs(curves, tol=ROUGHLY, seed=instruments.seed)
+    found = worst_along_geodesics(
+        objective, chart, radius, start=top.vectors[:, 0], seed=instruments.seed
+    )
+    spent = found.passes + top[0].matvecs
+    return replace(found.estimate(found.rise), matvecs=spent)
 
 
 @set_apart()
