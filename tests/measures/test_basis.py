@@ -200,6 +200,18 @@ def test_a_dead_unit_is_refused() -> None:
         value(point.at({"2.weight": weight}))
 
 
+def test_a_penalty_on_the_weights_is_refused() -> None:
+    """The loss is no function of path values then."""
+
+    def penalized(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        size = sum(p.square().sum() for p in model.parameters())
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="sum") + size, len(batch[1])
+
+    point = sl.Objective(randomized(plain()).double(), (randn(9, 4), labels(9)), penalized)
+    with pytest.raises(sl.SpiritlevelError, match="units are blocked"):
+        value(point)
+
+
 def test_some_parameters_are_not_enough() -> None:
     data = randn(9, 4), labels(9)
     point = sl.Objective(randomized(plain()).double(), data, F.cross_entropy, params="2.*")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import randomized
 from cases import BY_NAME, First, labels, randn
+from spiritlevel.measures.attention import worst_along_geodesics
 from spiritlevel.measures.heads import Chart, Side, chart_of
 from spiritlevel.symmetry.units import head_maps
 
@@ -99,6 +100,18 @@ def test_coordinates_lead_to_the_point_and_back() -> None:
     torch.testing.assert_close(one.pull(torch.stack([u, v], 1))[:, 0], one.pull(u))
 
 
+def test_single_parameters_go_along_their_logarithm() -> None:
+    """theta exp(t) to second order, for what is in no head."""
+    one = chart()
+    u = randn(one.theta.numel())
+    t, rest = u * one.theta.sign(), torch.ones_like(u, dtype=torch.bool)
+    for side in one.sides:
+        rest[side.places] = False
+    expected = one.theta * (1 + t + t**2 / 2)
+    torch.testing.assert_close(one.point(u)[rest], expected[rest])
+    assert 40 < int(rest.sum()) < len(u) - 40
+
+
 def test_what_is_horizontal_is_orthogonal_to_every_map() -> None:
     objective, one = encoder(), chart()
     u = randn(objective.size)
@@ -134,6 +147,20 @@ def test_no_map_of_a_head_is_seen(seed: int) -> None:
     assert value(moved) == pytest.approx(here, rel=1e-10)
     seen = [sl.MEASURES["adaptive_worst"](o).value for o in (objective, moved)]
     assert seen[1] != pytest.approx(seen[0], rel=1e-5)  # the head of the net is what matters most
+
+
+def test_it_is_reached_along_a_horizontal_geodesic_of_that_length() -> None:
+    """The coordinates of where it is, by Newton's method."""
+    objective, one, radius = encoder(), chart(), 0.3
+    start = torch.ones_like(one.theta)
+    found = worst_along_geodesics(objective, one, radius, start=start)
+    there, u = one.theta + found.perturbation, torch.zeros_like(one.theta)
+    assert objective.at(there).value() == pytest.approx(found.loss, rel=1e-12)
+    for _ in range(8):
+        slopes = torch.func.jacrev(one.point)(u)
+        u = u + torch.linalg.solve(slopes, there - one.point(u))
+    assert float(u.norm()) == pytest.approx(radius, rel=1e-9)
+    torch.testing.assert_close(one.horizontal(u), u, rtol=0, atol=1e-10)
 
 
 def test_it_tends_to_the_slope_where_there_is_one() -> None:
