@@ -327,7 +327,7 @@ def _of_results() -> Calls:
 
 def _of_measure(name: str) -> dict[str, Any]:
     """A network for which it is defined, and how that came to be."""
-    known = zoo.trained("transformer" if name == "geodesic_curvature" else "mlp")
+    known = zoo.trained("transformer" if name.startswith("geodesic") else "mlp")
     return {"objective": known.objective(), "init": known.init, "losses": zoo.LOSSES}
 
 

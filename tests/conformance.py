@@ -38,12 +38,15 @@ FILES = (PLAIN, STACKED, RECURRENT, ATTENTION)
 # What is not defined for a network
 CHAIN = {"convolutional", "residual", "transformer", "recurrent"}
 PATHS = {"transformer", "recurrent"}
+HEADLESS = set(zoo.SHAPES) - {"transformer"}
 REFUSED: dict[str, set[str]] = {
     "path_norm": PATHS,
     "path_norm_over_margin": PATHS,
     "l1_path_norm": CHAIN,
     "vc_dimension": CHAIN,
-    "geodesic_curvature": set(zoo.SHAPES) - {"transformer"},  # of attention heads
+    "geodesic_curvature": HEADLESS,
+    "geodesic_sharpness": HEADLESS,
+    "path_flatness": CHAIN,
     "balanced_sharpness": {"transformer"},  # one-sided rescalings
 }
 

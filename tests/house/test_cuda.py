@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
+import zoo
 from architectures import ResNet, randomized
 from cases import CASES, TOLERANCE, Case, labels, randn
 from spiritlevel.symmetry import head_maps, permutations
@@ -137,6 +138,20 @@ def test_planes_are_the_same_on_both(kind: str) -> None:
         here, there = (torch.tensor(one.losses, dtype=torch.float64) for one in found)
         torch.testing.assert_close(there, here, rtol=1e-9, atol=0)
         assert found[0].sheets[0].accuracies == found[1].sheets[0].accuracies
+
+
+@pytest.mark.parametrize(
+    ("name", "net"), [("geodesic_sharpness", "transformer"), ("path_flatness", "mlp")]
+)
+def test_heads_and_paths_are_the_same_on_both(name: str, net: str) -> None:
+    known = zoo.trained(net)
+    here, there = (
+        sl.MEASURES[name](
+            sl.Objective(known.net, (known.x, known.y), F.cross_entropy, device=device)
+        )
+        for device in ("cpu", "cuda")
+    )
+    assert there.value == pytest.approx(here.value, rel=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sam", "adam"])

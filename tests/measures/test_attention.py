@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import randomized
 from cases import BY_NAME, First, labels, randn
-from spiritlevel.measures.attention import geodesic_curvature, parts_of
+from spiritlevel.measures.attention import geodesic_curvature
+from spiritlevel.measures.heads import chart_of
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.symmetry.units import head_maps
 
@@ -114,7 +115,7 @@ def test_grouped_queries_move_together() -> None:
 def test_networks_without_free_heads_are_refused() -> None:
     for objective in (BY_NAME["mlp"].objective(), BY_NAME["LSTM"].objective()):
         with pytest.raises(sl.SpiritlevelError, match="none was found here"):
-            parts_of(objective)
+            sl.MEASURES["geodesic_curvature"](objective)
 
 
 def test_of_some_parameters_only_their_heads_count() -> None:
@@ -123,7 +124,8 @@ def test_of_some_parameters_only_their_heads_count() -> None:
     data = randn(10, 3, 4), labels(10)
     model = randomized(First(layer, 4))
     objective = sl.Objective(model, data, F.cross_entropy, params="body.self_attn.in_proj*")
-    assert len(parts_of(objective)) == 2 * 2 * 2  # two heads, two sides, weights and bias
+    sides = chart_of(objective, "it", "nothing").sides
+    assert [side.biases for side in sides] == [1] * 4  # two heads, two sides
     one = head_maps(objective)[1]
     twin = one.apply(objective, one.random(0, 0.7))
     assert value(twin) == pytest.approx(value(objective), rel=1e-6)

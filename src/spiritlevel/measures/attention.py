@@ -1,9 +1,9 @@
-"""Curvature of networks with attention, where no change of basis inside a head is seen."""
+"""Sharpness of networks with attention, where no change of basis inside a head is seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,23 +11,16 @@ from torch import Tensor
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator
-from spiritlevel.measures.base import LAYER, ONE_END, TOP, TWO, Measure
+from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.measures.ball import ADAPTIVE_RADIUS, BALLS, Worst, highest, leads
+from spiritlevel.measures.base import LAYER, ONE_END, TOP, TWO, Measure, Work
+from spiritlevel.measures.heads import Chart, chart_of
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.symmetry.units import Axis, head_maps
 
-
-@dataclass(frozen=True)
-class Part:
-    """Weights, or a bias, of one side of a head, rows in its basis.
-
-    `places` are those in the flat vector, (d, columns); `root` is (U U')^(1/2) for the weights U,
-    and that times sqrt(b' (U U')^-1 b) for a bias b: relative to its size in that metric.
-    """
-
-    places: Tensor
-    root: Tensor
+ROUGHLY = 0.05  # the tolerance of a direction in which a search begins
 
 
 def geodesic_curvature(instruments: Instruments) -> Estimate:
@@ -39,72 +32,78 @@ def geodesic_curvature(instruments: Instruments) -> Estimate:
     do. Directions along those maps are not left out: at a critical point they do not curve.
     """
     objective = instruments.objective
-    parts = instruments.once("heads", lambda: parts_of(objective))
+    chart = instruments.once(
+        "heads", lambda: chart_of(objective, "geodesic_curvature", "adaptive_spectral")
+    )
     return eigenpairs(
-        _in_metric(instruments.hessian, objective.vector.abs(), parts),
+        _in_metric(instruments.hessian, chart),
         tol=instruments.tol,
         budget=instruments.budget,
         seed=instruments.seed,
     )[0]
 
 
-def parts_of(objective: Objective) -> list[Part]:
-    """Those of both sides of every head; an error where there are none, or where they overlap."""
-    maps = head_maps(objective)
-    if not maps:
+def geodesic_sharpness(instruments: Instruments, radius: float = ADAPTIVE_RADIUS) -> Estimate:
+    """max over |xi|_g <= rho, xi horizontal, of L(geodesic(xi)) - L, a lower bound.
+
+    Da Silva, Dangel and Oore (2025). g is tr((U U')^-1 dU dU' + (V V')^-1 dV dV') on every head, a
+    bias relative to its size in that metric, all else relative to itself; xi is horizontal where it
+    is orthogonal to all maps of the heads, and the geodesic is followed to second order, in all
+    parameters: theta (1 + t + t^2 / 2) where it is a single one.
+    """
+    objective = instruments.objective
+    chart = instruments.once(
+        "heads", lambda: chart_of(objective, "geodesic_sharpness", "adaptive_worst")
+    )
+    curves = _in_metric(instruments.hessian, chart)
+    top = eigenpairs(curves, tol=ROUGHLY, seed=instruments.seed)
+    found = worst_along_geodesics(
+        objective, chart, radius, start=top.vectors[:, 0], seed=instruments.seed
+    )
+    spent = found.passes + top[0].matvecs
+    return replace(found.estimate(found.rise), matvecs=spent)
+
+
+@set_apart()
+def worst_along_geodesics(
+    objective: Objective, chart: Chart, radius: float, *, start: Tensor, seed: int = 0
+) -> Worst:
+    """The largest L(geodesic(xi)) found for horizontal xi no longer than `radius`.
+
+    Projected ascent in orthonormal coordinates of the metric, from the slope, at random, and from
+    `start` both ways. Coordinates and starts go along with any map of a head, so the search does.
+    """
+    if not all(side.full for side in chart.sides):
         raise SpiritlevelError(
-            "geodesic_curvature is of attention heads whose basis is free; none was found here "
-            "(rotated or normalized queries and keys have no free one): use adaptive_spectral"
+            "a head has more dimensions than its weights have directions (weights that are zero, "
+            "or heads wider than what they read): geodesic_sharpness has no metric for it; use "
+            "adaptive_worst"
         )
-    parts = [
-        part for one in maps for side in (one.up, one.down) for part in _parts(objective, side)
-    ]
-    taken = torch.cat([part.places.reshape(-1) for part in parts])
-    if len(taken.unique()) < len(taken):
-        raise SpiritlevelError(
-            "some weights belong to two heads, or to both sides of one: geodesic_curvature has no "
-            "metric for them; use adaptive_spectral"
-        )
-    return parts
+    begin, ball = time.perf_counter(), BALLS["l2"]
+
+    def climb(u: Tensor) -> tuple[float, Tensor]:
+        with torch.enable_grad():
+            held = u.detach().requires_grad_()
+            there = chart.point(held)
+            loss, slope = objective.at(there.detach()).value_and_gradient()
+            [back] = torch.autograd.grad(there, held, slope)
+        return loss, chart.horizontal(back)
+
+    noise = gaussian(objective.size, generator(seed), objective.vector)
+    given = (chart.pull(objective.gradient()), noise, start, -start)
+    ways = [way for way in map(chart.horizontal, given) if leads(way)]
+    middle = objective.value(), torch.zeros_like(noise)
+    starts = (radius * ball.steepest(way) for way in ways)
+    loss, u, passes = highest(climb, ball, starts, radius, middle)
+    way = chart.point(u) - objective.vector
+    return Worst(loss, middle[0], way, passes, time.perf_counter() - begin)
 
 
-def _parts(objective: Objective, side: tuple[tuple[Axis, Tensor], ...]) -> Iterator[Part]:
-    """The weights of one side together, and every bias."""
-    theta = objective.vector
-    places = [(name, _places(objective, name, axis, rows)) for (name, axis), rows in side]
-    matrices = [where for name, where in places if len(objective.shapes[name]) > 1]
-    weights = torch.cat(matrices, 1)
-    u = theta[weights].double()
-    values, vectors = torch.linalg.eigh(u @ u.T)
-    sizes = values.clamp(min=0).sqrt()
-    root = ((vectors * sizes) @ vectors.T).to(theta)
-    yield Part(weights, root)
-    for name, where in places:
-        if len(objective.shapes[name]) == 1:
-            inside = vectors.T @ theta[where[:, 0]].double()
-            known = sizes > 1e-7 * sizes.max()
-            yield Part(where, float((inside[known] / sizes[known]).norm()) * root)
-
-
-def _places(objective: Objective, name: str, axis: int, rows: Tensor) -> Tensor:
-    """Where the rows of a head lie in the flat vector, (d, columns)."""
-    span = objective.spans[name]
-    index = torch.arange(span.start, span.stop).reshape(objective.shapes[name]).movedim(axis, 0)
-    return index[rows].reshape(len(rows), -1).to(objective.device)
-
-
-def _in_metric(operator: Operator, sizes: Tensor, parts: list[Part]) -> Operator:
-    """S A S, S the roots of the heads and the sizes of all else."""
-
-    def scale(v: Tensor) -> Tensor:
-        result = v * (sizes if v.ndim == 1 else sizes[:, None])
-        for part in parts:
-            result[part.places] = torch.tensordot(part.root, v[part.places], 1)
-        return result
-
+def _in_metric(operator: Operator, chart: Chart) -> Operator:
+    """B' A B: the matrix in coordinates in which the metric is the identity."""
     return replace(
         operator,
-        matvec=lambda v: scale(operator.matvec(scale(v))),
+        matvec=lambda v: chart.pull(operator.matvec(chart.push(v))),
         name=f"{operator.name} in the metric of the heads",
     )
 
@@ -120,5 +119,15 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         points=TWO,
         work=ONE_END,
+    ),
+    "geodesic_sharpness": Measure(
+        geodesic_sharpness,
+        title="geodesic worst case",
+        family="worst case",
+        invariances=LAYER,
+        reference="da Silva et al. (2025)",
+        cost="about 50 gradients",
+        is_sharpness=True,
+        work=Work(gradients=50, products=12),
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,9 @@ BOX_RADIUS = 2e-3  # amid those of Andriushchenko et al. (2023), and twice that
 ADAPTIVE_BOX_RADIUS = 4e-3
 STEPS = 12
 SETTLED = 1e-4  # of the rise: a step that gains less is the last
+
+
+Climb = Callable[[Tensor], tuple[float, Tensor]]  # the loss at a vector, and the slope there
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,15 @@ def worst_in_ball(
         tensor("starts", starts, objective.size, None)
     begin, theta, ball = time.perf_counter(), objective.vector, BALLS[norm]
     s = torch.ones_like(theta) if scale is None else scale.to(theta)
-    best, way, passes = objective.value(), torch.zeros_like(theta), 0
-    for start in _starts(objective, ball, s, radius, starts, seed):
-        loss, u, spent = _ascend(objective, ball, s, start, radius, steps)
-        passes += spent
-        if loss > best:
-            best, way = loss, s * u
-    return Worst(best, objective.value(), way, passes, time.perf_counter() - begin)
+
+    def climb(u: Tensor) -> tuple[float, Tensor]:
+        loss, slope = objective.at(theta + s * u).value_and_gradient()
+        return loss, s * slope
+
+    middle = objective.value(), torch.zeros_like(theta)
+    places = _starts(objective, ball, s, radius, starts, seed)
+    best, u, passes = highest(climb, ball, places, radius, middle, steps)
+    return Worst(best, objective.value(), s * u, passes, time.perf_counter() - begin)
 
 
 def _starts(
@@ -137,7 +142,7 @@ def _starts(
     if given is not None:
         directions += [sign * v for v in given.to(s).unbind(1) for sign in (1.0, -1.0)]
     for direction in directions:
-        if _points(direction):
+        if leads(direction):
             yield radius * ball.steepest(direction)
     for span in objective.spans.values():
         u = torch.zeros_like(s)
@@ -146,30 +151,51 @@ def _starts(
             yield u
 
 
+def highest(
+    climb: Climb,
+    ball: Ball,
+    starts: Iterable[Tensor],
+    radius: float,
+    middle: tuple[float, Tensor],
+    steps: int = STEPS,
+) -> tuple[float, Tensor, int]:
+    """The largest loss that projected ascents find, where, and the gradients that it took.
+
+    `middle` is the loss at zero, and zero: what is no larger does not count.
+    """
+    (best, where), passes = middle, 0
+    for start in starts:
+        loss, u, spent = _ascend(climb, ball, start, radius, middle[0], steps)
+        passes += spent
+        if loss > best:
+            best, where = loss, u
+    return best, where, passes
+
+
 def _ascend(
-    objective: Objective, ball: Ball, s: Tensor, u: Tensor, radius: float, steps: int
+    climb: Climb, ball: Ball, u: Tensor, radius: float, base: float, steps: int
 ) -> tuple[float, Tensor, int]:
     """Steps along the steepest way up, projected; halved when the loss does not rise."""
-    theta, length, passes = objective.vector, ball.stride * radius, 1
-    loss, slope = objective.at(theta + s * u).value_and_gradient()
+    length, passes = ball.stride * radius, 1
+    loss, slope = climb(u)
     loss = _finite(loss)
     for _ in range(steps):
-        if not _points(s * slope):
+        if not leads(slope):
             break
-        tried = ball.inside(u + length * ball.steepest(s * slope), radius)
-        found, there = objective.at(theta + s * tried).value_and_gradient()
+        tried = ball.inside(u + length * ball.steepest(slope), radius)
+        found, there = climb(tried)
         found, passes = _finite(found), passes + 1
         if found <= loss:
             length /= 2
             continue
-        done = found - loss <= SETTLED * abs(found - objective.value())
+        done = found - loss <= SETTLED * abs(found - base)
         loss, u, slope = found, tried, there
         if done:
             break
     return loss, u, passes
 
 
-def _points(direction: Tensor) -> bool:
+def leads(direction: Tensor) -> bool:
     """Whether it leads anywhere."""
     return 0 < float(direction.norm()) < math.inf
 

@@ -14,6 +14,7 @@ from spiritlevel.measures import (
     adaptive,
     attention,
     ball,
+    basis,
     counts,
     course,
     curvature,
@@ -39,7 +40,7 @@ from spiritlevel.measures.instruments import Instruments
 WORDS = ("title", "family", "reference", "cost")
 
 FAMILIES = (
-    *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention),
+    *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention, basis),
     *(noise, pacbayes, entropy, volumes, description, paths, norms, margins, counts, course),
     *(stability, least),
 )
