@@ -228,6 +228,8 @@ def export(
             raise SpiritlevelError("say where to: --csv networks.csv or --parquet networks.parquet")
         planned, kept = _source(source, store, plan)
         with kept:
+            if planned is None:
+                kept.refuse_mixtures()
             if tables.csv is not None:
                 kept.to_csv(tables.csv, planned)
             if tables.parquet is not None:
@@ -280,6 +282,7 @@ def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -
     with kept:
         if planned is not None:
             return planned.findings(kept, **asked)
+        kept.refuse_mixtures()
         told = kept.status()
         counts = {"planned": told.planned, "failed": len(told.failed)}
         return analyse(kept.networks(), name=path.stem, **counts, **asked)
