@@ -21,6 +21,7 @@ from spiritlevel.measures import (
     entropy,
     invariant,
     keskar,
+    laplace,
     least,
     margins,
     metric,
@@ -40,7 +41,19 @@ WORDS = ("title", "family", "reference", "cost")
 
 FAMILIES = (
     *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention),
-    *(noise, pacbayes, entropy, volumes, description, paths, norms, margins, counts, course),
+    *(
+        noise,
+        pacbayes,
+        entropy,
+        laplace,
+        volumes,
+        description,
+        paths,
+        norms,
+        margins,
+        counts,
+        course,
+    ),
     *(stability, least),
 )
 MEASURES: dict[str, Measure] = {
