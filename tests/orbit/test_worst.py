@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 import zoo
-from cases import labels, randn
+from cases import BY_NAME, labels, randn
+from spiritlevel.orbit.classes import classes_of
+from spiritlevel.orbit.probing import reach_of
 from spiritlevel.orbit.proofs import Choice, chosen, least_mean
 
 UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
@@ -102,14 +104,14 @@ def test_an_output_bias_is_the_same_everywhere() -> None:
     assert found.lower == pytest.approx(0.2**2, rel=1e-6)
 
 
-PLACES = 40 if os.environ.get("SPIRITLEVEL_LONG") == "1" else 8
+PLACES = 40 if os.environ.get("SPIRITLEVEL_LONG") == "1" else 6
 
 
 def dense(objective: sl.Objective, radius: float) -> float:
     """The rise that many searches in one ball meet."""
     draws = torch.Generator().manual_seed(5)
-    ways = torch.randn(objective.size, 3, generator=draws, dtype=torch.float64)
-    axes = torch.linalg.eigh(sl.hessian(objective, compile=False).dense())[1][:, -4:]
+    ways = torch.randn(objective.size, 2, generator=draws, dtype=torch.float64)
+    axes = torch.linalg.eigh(sl.hessian(objective, compile=False).dense())[1][:, -2:]
     many = torch.cat([ways, axes], 1)
     return sl.worst_in_ball(objective, radius, starts=many, steps=30).rise
 
@@ -133,20 +135,71 @@ def test_no_point_of_the_orbit_is_below_the_bound(name: str, radius: float, laye
             best, low = best + step, there
 
 
-@pytest.mark.parametrize("radius", [0.05, 0.6, 4.0])
-@pytest.mark.parametrize("name", [*TINY, *zoo.SHAPES])
-def test_the_witness_is_there_wherever_one_is(name: str, radius: float) -> None:
+class Gated(nn.Module):
+    """Squares of units, and units that two maps multiply: exponents other than 1 and -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square, self.gate, self.up = (nn.Linear(3, 3) for _ in range(3))
+        self.down, self.out = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gated = self.gate(x).relu() * self.up(x)
+        return self.down(gated) + self.out(self.square(x).relu() ** 2)
+
+
+def gated() -> sl.Objective:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = Gated().double()
+    return sl.Objective(net, (randn(20, 3), labels(20, classes=2)), F.cross_entropy)
+
+
+def holds(objective: sl.Objective, radius: float, places: int, rel: float) -> None:
     """At random log-scales, up to far ones: inside the ball, and no lower than was said."""
-    objective = TINY[name]() if name in TINY else zoo.trained(name).objective()
     found = sl.orbit.worst_case(objective, radius=radius)
     assert found.proof is not None
     assert found.proof.holds(radius)
-    for seed in range(6):
+    for seed in range(places):
         t = found.group.random(seed, 0.5 * seed)
         twin, step = found.group.apply(found.home, t), found.witness(t)
-        assert float(step.norm()) <= radius * (1 + 1e-9)
+        assert float(step.double().norm()) <= radius * (1 + 1e-9)
         rise = twin.at(twin.vector + step).value() - twin.value()
-        assert rise >= found.lower * (1 - 1e-6)
+        assert rise >= found.lower * (1 - rel)
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.6, 4.0])
+@pytest.mark.parametrize("name", [*TINY, *zoo.SHAPES, "gated"])
+def test_the_witness_is_there_wherever_one_is(name: str, radius: float) -> None:
+    if name in zoo.SHAPES:
+        objective = zoo.trained(name).objective()
+    else:
+        objective = gated() if name == "gated" else TINY[name]()
+    holds(objective, radius, 6, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["embedding", "TransformerEncoderLayer", "Llama"])
+def test_the_witness_of_larger_networks(name: str) -> None:
+    """Their norms have an eps that does not move along."""
+    holds(BY_NAME[name].objective(), 0.1, 4, 1e-4)
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_factors_of_units_stay_inside_where_sides_differ(units: int) -> None:
+    """Both sides for small factors, one side to take a unit away: the two ways meet at 0.17."""
+    objective = tiny((2, units, 2), 7)
+    group = sl.symmetries(objective)
+    reach = reach_of(objective, group, classes_of(group, objective))
+    for share in (-1.0, -0.6, -0.58, -0.3, 0.2, 3.0):
+        x = torch.cat([torch.zeros(reach.free).double(), share * reach.scale])
+        proof, rises = reach.proof(x, 1.0), []
+        for shift in (-6.0, -0.5, 0.0, 2.0, 9.0):
+            t = torch.full((units,), shift).double()
+            twin = group.apply(objective, t)
+            step = reach.elsewhere(reach.step(x), t, twin.vector)
+            assert float(step.norm()) <= proof.length * (1 + 1e-12)
+            rises.append(twin.at(twin.vector + step).value())
+        assert rises == pytest.approx(rises[:1] * 5, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["four units", "two layers"])
@@ -157,7 +210,7 @@ def test_the_given_point_does_not_matter(name: str) -> None:
     for seed in range(3):
         twin = group.apply(objective, group.random(seed, 2.0))
         there = sl.orbit.worst_case(twin, group, radius=0.3)
-        assert there.lower == pytest.approx(here.lower, rel=1e-4)
+        assert there.lower == pytest.approx(here.lower, rel=5e-3)  # of a search
         assert there.searched == pytest.approx(here.searched, rel=1e-3)
 
 

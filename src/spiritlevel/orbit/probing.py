@@ -121,25 +121,26 @@ class Ways:
 
     def expected(self, level: float) -> float:
         """The same between and beyond what was seen, where a rise grows as the square."""
-        best: list[Probed] = []
-        for p in sorted(self.probed, key=lambda p: (p.length, -p.rise)):
-            if not best or p.rise > best[-1].rise:
-                best.append(p)
-        if not best:
-            return math.inf
-        rises, lengths = ([math.log(v) for v in vs] for vs in _columns(best))
+        best = self._best()
+        rises, lengths = [math.log(p.rise) for p in best], [math.log(p.length) for p in best]
         wanted = math.log(level)
         inside = float(np.interp(wanted, rises, lengths))
         beyond = min(wanted - rises[0], 0.0) + max(wanted - rises[-1], 0.0)
         return math.exp(inside + beyond / 2)
 
-    def nearest(self, length: float) -> Tensor:
-        """The step of the best probe whose length is nearest to this one."""
-        return min(self.probed, key=lambda p: abs(math.log(p.length / length))).step
+    def near(self, length: float) -> list[Tensor]:
+        """The steps of the best probes that are next to a length, on either side."""
+        shorter = [p.step for p in self._best() if p.length <= length]
+        longer = [p.step for p in self._best() if p.length > length]
+        return [*shorter[-1:], *longer[:1]]
 
-
-def _columns(best: list[Probed]) -> tuple[list[float], list[float]]:
-    return [p.rise for p in best], [p.length for p in best]
+    def _best(self) -> list[Probed]:
+        """Those that no shorter one surpasses, in order."""
+        best: list[Probed] = []
+        for p in sorted(self.probed, key=lambda p: (p.length, -p.rise)):
+            if not best or p.rise > best[-1].rise:
+                best.append(p)
+        return best
 
 
 def _block(hessian: Operator, places: Tensor) -> Operator:

@@ -168,9 +168,10 @@ def _between(
     for _ in range(ROUNDS if ways else 0):
         planned = _planned(classes, ways, radius)
         if planned is None:
-            return None
+            break
         for k, length in planned.items():
-            ways[k].climb(ways[k].nearest(length), length)
+            for start in ways[k].near(length):
+                ways[k].climb(start, length)
     return _proved(classes, ways, radius)
 
 

@@ -106,18 +106,23 @@ def worst_in_ball(
     begin, theta, ball = time.perf_counter(), objective.vector, BALLS[norm]
     s = torch.ones_like(theta) if scale is None else scale.to(theta)
     base = best = objective.value()
-    way, passes = torch.zeros_like(theta), 0
-
-    def slope(u: Tensor) -> tuple[float, Tensor]:
-        loss, there = objective.at(theta + s * u).value_and_gradient()
-        return loss, s * there
-
+    way, passes, slope = torch.zeros_like(theta), 0, _slope(objective, s)
     for start in _starts(objective, ball, s, radius, starts, seed):
         loss, u, spent = climb(slope, base, ball, start, radius, steps)
         passes += spent
         if loss > best:
             best, way = loss, s * u
     return Worst(best, base, way, passes, time.perf_counter() - begin)
+
+
+def _slope(objective: Objective, s: Tensor) -> Slope:
+    """The loss at theta + s * u, as a function of u."""
+
+    def at(u: Tensor) -> tuple[float, Tensor]:
+        loss, there = objective.at(objective.vector + s * u).value_and_gradient()
+        return loss, s * there
+
+    return at
 
 
 def _starts(
