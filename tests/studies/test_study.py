@@ -323,6 +323,24 @@ def test_a_training_that_comes_out_otherwise_is_not_measured(tmp_path: Path) -> 
         assert reason.startswith("the training was repeated for this measure, and gap is 5, not 1")
 
 
+@pytest.mark.parametrize("least", [1e-9, 9e-4, 0.15, 3e5])
+def test_what_is_little_of_a_number_depends_on_the_number(tmp_path: Path, least: float) -> None:
+    """A thousandth of it may be rounding, and more is another network, however little that is."""
+    for place, (now, same) in enumerate(
+        [(least * 1.0009, True), (least * 1.0011, False), (least / 2, False), (0.0, False)]
+    ):
+        given = iter([least, now])
+
+        def train(config: Any, seed: int, given: Any = given) -> Trained:
+            return replace(tiny.train(config, seed), numbers={"gap": next(given)})
+
+        one: Any = {"grid": {"width": [2], "rate": [0.1]}, "seeds": 1, "version": "1"}
+        light(train=train, measures=[], **one).run(tmp_path / f"{place}.db").close()
+        study = light(train=train, measures=["gradient_norm"], **one)
+        with study.run(tmp_path / f"{place}.db") as store:
+            assert (not store.status(study).refused) == same
+
+
 def _reckless(config: Mapping[str, Any], seed: int) -> Trained:
     """Leaves a mess behind, and trains in what it finds."""
     draws = torch.rand(()).item() + random.random() + float(np.random.rand())  # noqa: NPY002
