@@ -83,6 +83,22 @@ def test_stacks_are_those_that_may_be_trained_together() -> None:
         light(together=lambda config: [config["width"]], **options).jobs()
 
 
+def test_stacks_that_are_full_stay_when_seeds_are_added(tmp_path: Path, log: Path) -> None:
+    """One that is not yet full is trained again with them, since a network may depend on others."""
+    grid = {"width": [2, 3], "rate": [0.1, 0.5]}
+    options: Any = {"grid": grid, "train_many": tiny.train_many, "measures": []}
+    for size, again in ((2, 0), (4, 0), (3, 2), (64, 8)):
+        before, after = (light(seeds=n, stack=size, **options) for n in (2, 3))
+        kept = [job for job in before.jobs() if job in after.jobs()]
+        assert sum(map(len, kept)) == 8 - again
+        path = tmp_path / f"{size}.db"
+        before.run(path).close()
+        log.unlink()
+        after.run(path).close()
+        assert len(trainings(log)) == 4 + again
+    assert [r.seed for job in after.jobs() for r in job] == [0] * 4 + [1] * 4 + [2] * 4
+
+
 FILE = """
 import tiny
 from spiritlevel.studies import Study

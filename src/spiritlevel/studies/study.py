@@ -188,11 +188,16 @@ class Study:
         return [Run(config, seed, digest(config, seed, self.definition)) for config, seed in pairs]
 
     def jobs(self) -> list[Job]:
-        """Runs that are trained together: fixed by the plan, whatever is done already."""
+        """Runs that are trained together: fixed by the plan, whatever is done already.
+
+        What a network becomes depends on its stack by rounding. Stacks are filled seed by seed, so
+        that those that were full stay as they were when seeds are added.
+        """
         if self.train_many is None:
             return [(run,) for run in self.runs()]
         stacks: dict[Hashable, list[Run]] = {}
-        for run in self.runs():
+        runs, count = self.runs(), len(self._seeds)
+        for run in itertools.chain.from_iterable(runs[i::count] for i in range(count)):
             stacks.setdefault(self._kind(run), []).append(run)
         size = self.stack
         return [tuple(s[i : i + size]) for s in stacks.values() for i in range(0, len(s), size)]
