@@ -16,7 +16,7 @@ import tiny
 import torch
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.studies import Store, Study, load_study
+from spiritlevel.studies import Store, Study
 from spiritlevel.studies.study import Trained
 
 LIGHT: Any = {
@@ -97,55 +97,6 @@ def test_stacks_that_are_full_stay_when_seeds_are_added(tmp_path: Path, log: Pat
         after.run(path).close()
         assert len(trainings(log)) == 4 + again
     assert [r.seed for job in after.jobs() for r in job] == [0] * 4 + [1] * 4 + [2] * 4
-
-
-FILE = """
-import tiny
-from spiritlevel.studies import Study
-RATE = 0.1
-def helper(config): return {**config, "rate": RATE}
-def unused(): return 1
-def train(config, seed):
-    return tiny.train(helper(config), seed)
-study = Study("mine", {"width": [2, 3]}, train, ["gradient_norm"], seeds=2)
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "same"),
-    [
-        ("def unused(): return 1", "def unused(): return 2", True),
-        ("RATE = 0.1", "# a comment\n\nRATE = 0.1", True),
-        ('["gradient_norm"]', "[]", True),
-        ("seeds=2", "seeds=4", True),
-        ("[2, 3]", "[2, 3, 4]", True),
-        ("RATE = 0.1", "RATE = 0.2", False),
-        ('"rate": RATE', '"rate": RATE * 2', False),
-        ("train(helper(config), seed)", "train(helper(config), seed + 1)", False),
-        ("def train", "@staticmethod\ndef train", False),
-        ("seeds=2", 'seeds=2, version="1"', False),
-    ],
-)
-def test_a_changed_definition_is_a_new_run(tmp_path: Path, old: str, new: str, same: bool) -> None:
-    file = tmp_path / "mine_of_test_study.py"
-    file.write_text(FILE)
-    before = {run.key for run in load_study(file).runs()}
-    file.write_text(FILE.replace(old, new))
-    after = {run.key for run in load_study(file).runs()}
-    assert before <= after if same else not before & after
-
-
-def test_studies_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "several of test-study.py"
-    file.write_text(FILE + 'other = Study("other", {"width": [2]}, train)\n')
-    assert load_study(file, "other").configurations == ({"width": 2},)
-    with pytest.raises(SpiritlevelError, match="name one study of it; there are: 'mine', 'other'"):
-        load_study(file)
-    file.write_text("1 / 0")
-    with pytest.raises(SpiritlevelError, match="cannot be imported: ZeroDivisionError"):
-        load_study(file)
-    with pytest.raises(SpiritlevelError, match=r"cannot be read: .*No such file"):
-        load_study(tmp_path / "none.py")
 
 
 @pytest.mark.parametrize(

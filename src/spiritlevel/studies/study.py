@@ -153,9 +153,9 @@ class Study:
 
     @functools.cached_property
     def definition(self) -> str:
-        """Of what trains: its source, or the version."""
+        """Of what trains: its source, or the version of the study of this name."""
         if self.version:
-            return f"version {self.version}"
+            return f"version {self.version} of {self.name}"
         if self.train_many is not None:
             return definition("train_many", self.train_many)
         return definition("train", self.train)
