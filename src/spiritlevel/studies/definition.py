@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.studies import live
 from spiritlevel.studies.pieces import Piece, pieces, reached
 
 
@@ -39,6 +40,19 @@ def definition(name: str, function: Callable[..., Any]) -> str:
     """
     plain = _plain(name, function)
     return digest(*[piece.text for piece in _pieces(name, plain, _source(name, plain))])
+
+
+def refuse_edited(name: str, function: Callable[..., Any], known: str) -> None:
+    """Refuse where the file does not say any more what is run, which would get the wrong key.
+
+    `known` is its definition when the study was made; code is compared as well, since the file may
+    have been edited between its import and then.
+    """
+    plain = _plain(name, function)
+    text = _source(name, plain)
+    found = _pieces(name, plain, text)
+    if digest(*[piece.text for piece in found]) != known or not live.agrees(plain, text, found):
+        raise _edited(name)
 
 
 def _plain(name: str, function: Callable[..., Any]) -> FunctionType:
