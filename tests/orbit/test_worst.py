@@ -155,9 +155,11 @@ def gated() -> sl.Objective:
     return sl.Objective(net, (randn(20, 3), labels(20, classes=2)), F.cross_entropy)
 
 
-def holds(objective: sl.Objective, radius: float, places: int, rel: float) -> None:
+def holds(
+    objective: sl.Objective, radius: float, places: int, rel: float, group: sl.Group | None = None
+) -> None:
     """At random log-scales, up to far ones: inside the ball, and no lower than was said."""
-    found = sl.orbit.worst_case(objective, radius=radius)
+    found = sl.orbit.worst_case(objective, group, radius=radius)
     assert found.proof is not None
     assert found.proof.holds(radius)
     for seed in range(places):
@@ -200,6 +202,46 @@ def test_factors_of_units_stay_inside_where_sides_differ(units: int) -> None:
             assert float(step.norm()) <= proof.length * (1 + 1e-12)
             rises.append(twin.at(twin.vector + step).value())
         assert rises == pytest.approx(rises[:1] * 5, rel=1e-9)
+
+
+class Jumps(nn.Module):
+    """A unit whose sign is read as well: what it does leads to zero smoothly, and jumps there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Linear(1, 1, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.b(h) + 10.0 * (h > 0)
+
+
+def test_a_loss_that_jumps_where_a_unit_is_zero() -> None:
+    net, x = Jumps().double(), torch.linspace(0.5, 1.5, 10).double()[:, None]
+    with torch.no_grad():
+        net.a.weight.fill_(0.6)
+        net.b.weight.fill_(0.6)
+    holds(sl.Objective(net, (x, net(x).detach()), F.mse_loss), 1.0, 6, 1e-6)
+
+
+@pytest.mark.parametrize("radius", [0.1, 0.5])
+def test_statistics_of_norms_that_move_along(radius: float) -> None:
+    """Factors of a unit would leave them behind."""
+    net = nn.Sequential(
+        nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1, affine=False), nn.ReLU(), nn.Linear(1, 1)
+    )
+    net = net.double().eval()
+    x = torch.linspace(1, 3, 20).double()[:, None]
+    with torch.no_grad():
+        for p in net.parameters():
+            p.fill_(1.0)
+        for buffer, value in ((net[1].running_mean, 1.5), (net[1].running_var, 0.5)):
+            assert isinstance(buffer, Tensor)
+            buffer.fill_(value)
+    objective = sl.Objective(net, (x, net(x).detach()), F.mse_loss)
+    group = sl.symmetries(objective, statistics="free")
+    assert group.buffers
+    holds(objective, radius, 6, 1e-6, group)
 
 
 @pytest.mark.parametrize("name", ["four units", "two layers"])

@@ -23,6 +23,7 @@ from spiritlevel.witnesses.worst import BALLS, climb, finite
 LOOSE = 0.05  # relative residual of an eigenvector to begin with
 LADDER = (0.25, 0.5, 2.0, 4.0)  # radii beside the one that is asked for
 STEPS = 6
+NEARLY = 1 - 2.0**-20  # of the way to no unit at all, which is on no orbit of it
 ROUNDED = 100  # eps: how much shorter than a radius a step is, so that rounding leaves it inside
 
 
@@ -159,11 +160,11 @@ class Reach:
     """What can be reached within one length from every point of an orbit.
 
     Parameters that nothing moves, and units with a rescaling of their own: one whose weights no
-    other moves, by exp(t) on one side and exp(-t) on the other, with norms a and b. To multiply
-    what such a unit does by (1 + x)^2, x >= -1, takes a length of (2 a b)^(1/2) |x| at most: where
-    the norms are w >= 1 and 1 / w times (a b)^(1/2) one side becomes 1 + x / w times as large, and
-    the other differs from itself by no more than |x w|, since (1 + x / w) (1 + x w) lies beyond
-    (1 + x)^2. It also takes |(1 + x)^2 - 1| (a b)^(1/2) at most, by the smaller side alone.
+    other moves, by exp(t) on one side and exp(-t) on the other, and no buffer, with norms a and b.
+    To multiply what such a unit does by (1 + x)^2, x > -1, takes a length of (2 a b)^(1/2) |x| at
+    most: where the norms are w >= 1 and 1 / w times (a b)^(1/2) one side becomes 1 + x / w times as
+    large, and the other differs from itself by no more than |x w|, since (1 + x / w) (1 + x w) lies
+    beyond (1 + x)^2. It also takes |(1 + x)^2 - 1| (a b)^(1/2) at most, by the smaller side alone.
     """
 
     objective: Objective
@@ -202,8 +203,9 @@ class Reach:
         return torch.cat([slope[self.fixed], sums[:-1] / self.scale.to(slope)])
 
     def inside(self, x: Tensor, radius: float) -> Tensor:
-        """Into the ball, and no unit beyond zero."""
-        x = torch.cat([x[: self.free], torch.maximum(x[self.free :], -self.scale.to(x))])
+        """Into the ball, and no unit to zero: there a loss may jump that leads there smoothly."""
+        least = -NEARLY * self.scale.to(x)
+        x = torch.cat([x[: self.free], torch.maximum(x[self.free :], least)])
         return BALLS["l2"].inside(x, radius)
 
     def proof(self, x: Tensor, rise: float) -> Proof:
@@ -256,6 +258,8 @@ def reach_of(objective: Objective, group: Group, classes: Classes) -> Reach:
     alone = np.asarray(abs(table).sign().sum(axis=1)).reshape(-1) == 1
     plain = np.asarray(abs(table).sum(axis=1)).reshape(-1) == 1
     shared = abs(table).T @ (~(alone & plain)).astype(float) > 0
+    if group.buffers:  # which would have to go along with the factors of a unit
+        shared |= group.matrix(group.buffers).getnnz(axis=0) > 0
     up, down = csr_matrix(table.maximum(0)), csr_matrix((-table).maximum(0))
     squares = np.stack([up.T @ masses, down.T @ masses], 1)
     units = np.flatnonzero(~shared & (squares > 0).all(1))
