@@ -287,6 +287,14 @@ def test_bad_arguments() -> None:
         by_batch()["x"]
 
 
+def test_two_bounds_put_no_networks_in_order() -> None:
+    """What is proved of a deep network may lie far below the truth, and of a shallow one near."""
+    low, high = net(16), net(300)
+    found = sl.compare({"a": low, "b": high}, ["orbit_worst_case"])["orbit_worst_case"]
+    assert found.ratio > 1
+    assert found.text == "undecided at this accuracy"
+
+
 def test_what_could_not_be_compared_says_why() -> None:
     x, y = torch.randn(8, 2), torch.randint(2, (8,))
     smooth = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))

@@ -129,3 +129,10 @@ def test_of_some_parameters_only_their_heads_count() -> None:
     one = head_maps(objective)[1]
     twin = one.apply(objective, one.random(0, 0.7))
     assert value(twin) == pytest.approx(value(objective), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["geodesic_curvature", "geodesic_sharpness"])
+def test_in_inference_mode_too(name: str) -> None:
+    here = sl.MEASURES[name](encoder()).value
+    with torch.inference_mode():
+        assert sl.MEASURES[name](encoder()).value == pytest.approx(here, rel=1e-9)

@@ -200,6 +200,18 @@ def test_a_dead_unit_is_refused() -> None:
         value(point.at({"2.weight": weight}))
 
 
+@pytest.mark.parametrize("side", ["into", "out of"])
+def test_weights_that_tie_leave_the_paths_open(side: str) -> None:
+    """Rounding after a rescaling, or the order of units, would choose between them."""
+    point = objective("plain")
+    name = "0.weight" if side == "into" else "2.weight"
+    weight = point.params[name].clone()
+    unit = weight[1] if side == "into" else weight[:, 1]
+    unit[0], unit[2] = 9.0, -9.0
+    with pytest.raises(sl.SpiritlevelError, match=r"two weights are as large as each other"):
+        value(point.at({name: weight}))
+
+
 def test_a_penalty_on_the_weights_is_refused() -> None:
     """The loss is no function of path values then."""
 

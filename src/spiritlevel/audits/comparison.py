@@ -129,6 +129,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
     if Status.LOWER_BOUND in (high.status, low.status):  # two searches, not two maxima
         decided = high.value > SEARCHED * low.value
     measure = MEASURES[name]
+    decided = decided and not measure.bound
     invariant, bottom = measure.promises("unit"), measure.bottom
     least: Ends | None = None
     turned = None
@@ -137,6 +138,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
         least = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
         turned = _turned(work, name, other, high, low)
     answer = _answer(invariant, least) if decided else _close(high, low)
+    answer = Answer.UNDECIDED if measure.bound else answer
     return Pair(
         name,
         measure.title,

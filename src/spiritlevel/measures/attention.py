@@ -29,8 +29,9 @@ def geodesic_curvature(instruments: Instruments) -> Estimate:
 
     Geodesic sharpness (da Silva et al., 2025) to second order at a critical point, U and V the
     projections to queries and keys, or to values and outputs; all else is relative to itself,
-    1/theta^2. No invertible map of a head changes it; gains of single channels before the heads
-    do. Directions along those maps are not left out: at a critical point they do not curve.
+    1/theta^2. No invertible map of a head that `head_maps` finds changes it; gains of single
+    channels before the heads do. Directions along those maps are not left out: at a critical point
+    they do not curve.
     """
     objective = instruments.objective
     chart = instruments.once(
@@ -49,8 +50,8 @@ def geodesic_sharpness(instruments: Instruments, radius: float = ADAPTIVE_RADIUS
 
     Da Silva, Dangel and Oore (2025). g is tr((U U')^-1 dU dU' + (V V')^-1 dV dV') on every head, a
     bias relative to its size in that metric, all else relative to itself; xi is horizontal where it
-    is orthogonal to all maps of the heads, and the geodesic is followed to second order, in all
-    parameters: theta (1 + t + t^2 / 2) where it is a single one.
+    is orthogonal to all maps of heads that `head_maps` finds, and the geodesic is followed to
+    second order, in all parameters: theta (1 + t + t^2 / 2) where it is a single one.
     """
     objective = instruments.objective
     chart = instruments.once(
@@ -77,8 +78,8 @@ def worst_along_geodesics(
     if not all(side.full for side in chart.sides):
         raise SpiritlevelError(
             "a head has more dimensions than its weights have directions (weights that are zero, "
-            "or heads wider than what they read): geodesic_sharpness has no metric for it; use "
-            "adaptive_worst"
+            "heads wider than what they read, or a basis in which rounding hides some): "
+            "geodesic_sharpness has no metric for it; use adaptive_worst"
         )
     begin, ball = time.perf_counter(), BALLS["l2"]
 

@@ -88,7 +88,8 @@ class Measure:
     spectrum it needs of it. `standard` ones are measured unasked; `parts` are several numbers. More
     of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
     is known; `points` are those that an audit looks at, where it should not look at more. `reading`
-    says what a large value means, where that is not that the network is sharp.
+    says what a large value means, where that is not that the network is sharp. A `bound` may lie
+    far from what it bounds: two of them put no networks in order.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -107,6 +108,7 @@ class Measure:
     work: Work | None = None
     reading: str = ""
     needs: tuple[Need, ...] = ()
+    bound: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from spiritlevel.spectral import eigenpairs
 from spiritlevel.symmetry import Group
 
 Numbers = NDArray[np.int64]
+ALIKE = 1e-5  # relative: of weights that rounding, or a renumbering, could put in another order
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,13 @@ def _largest(sizes: NDArray[np.float64], side: Numbers, units: int) -> Numbers:
     found[side[order]] = order  # the last of several stays
     if (found[:units] < 0).any():
         raise _refusal("some unit has weights on one side only")
+    largest = sizes[found[side]]
+    alike = (side < units) & (largest > 0) & (sizes > largest * (1 - ALIKE))
+    if np.count_nonzero(alike) > np.count_nonzero(sizes[found[:units]]):
+        raise _refusal(
+            "of some unit two weights are as large as each other where the weight norm is least, "
+            "so that the paths of the basis are not determined"
+        )
     return found[:units]
 
 

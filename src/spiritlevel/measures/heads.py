@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.objective import Objective
 from spiritlevel.symmetry.units import Axis, HeadMap, head_maps
@@ -88,7 +89,8 @@ class Head:
 class Chart:
     """Coordinates u of the parameters around a point, in which the metric is the identity there.
 
-    Heads have those of their sides; all else has the metric 1 / theta^2. What is zero stays zero.
+    Heads whose maps are found have those of their sides; all else has the metric 1 / theta^2. What
+    is zero stays zero.
     """
 
     theta: Tensor
@@ -131,6 +133,7 @@ class Chart:
         return result
 
 
+@set_apart()
 def chart_of(objective: Objective, name: str, instead: str) -> Chart:
     """That of all heads; an error of the measure `name` where there are none, or they overlap."""
     maps = head_maps(objective)

@@ -148,5 +148,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         points=TWO,
         work=Work(gradients=400, products=60, diagonals=1),
+        reading="so much no rescaling takes away",
+        bound=True,
     ),
 }
