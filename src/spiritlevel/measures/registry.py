@@ -103,10 +103,7 @@ def register(
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def measured(instruments: Instruments, **parameters: Any) -> Estimate:
-            found = function(instruments.objective, **parameters)
-            if not isinstance(found, Estimate):
-                tensor_doors.returned(name, found)
-            return found if isinstance(found, Estimate) else Estimate(float(found))
+            return tensor_doors.estimate(name, function(instruments.objective, **parameters))
 
         shown = title or name.replace("_", " ")
         MEASURES[name] = Measure(

@@ -63,6 +63,13 @@ class Network:
     values: dict[str, float]  # label of a measure -> value, NaN where it was refused
     errors: dict[str, float]  # label -> half-width of its error
 
+    def __post_init__(self) -> None:
+        """Numbers of numpy and torch as Python's own, which every file and page takes."""
+        for part in ("config", "numbers", "values", "errors"):
+            own = {name: _own(value) for name, value in getattr(self, part).items()}
+            object.__setattr__(self, part, own)
+        object.__setattr__(self, "seed", _own(self.seed))
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -274,6 +281,11 @@ def _network(row: dict[str, str]) -> Network:
         if part in parts and text:
             parts[part][name] = _value(text) if part == "config" else float(text)
     return Network(row["key"], seed=int(row["seed"]), **parts)
+
+
+def _own(value: Any) -> Any:
+    single = hasattr(value, "item") and not getattr(value, "ndim", 0)
+    return value.item() if single else value
 
 
 def _written(value: Any) -> Any:
