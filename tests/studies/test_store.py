@@ -297,6 +297,18 @@ def test_foreign_files_are_left_as_they_are(
     assert [one.name for one in tmp_path.iterdir()] == ["s.db"]
 
 
+@pytest.mark.parametrize("ask", [Store.networks, Store.status, lambda store: light().run(store)])
+def test_nobody_says_that_all_is_kept_in_a_broken_file(
+    made: Path, tmp_path: Path, ask: Callable[[Store], Any]
+) -> None:
+    held = bytearray(made.read_bytes())
+    held[4096:] = b"\xff" * (len(held) - 4096)
+    (tmp_path / "s.db").write_bytes(held)
+    said = r"malformed: some of what it held may be lost; put a copy of it in its place, or name"
+    with pytest.raises(SpiritlevelError, match=said), Store(tmp_path / "s.db") as store:
+        ask(store)
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(SpiritlevelError, match=r"there is no such file; study\.run\(\) makes it"):
         Store(tmp_path / "s.db")
