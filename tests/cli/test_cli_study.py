@@ -93,6 +93,36 @@ def test_a_study_goes_from_its_file_to_its_page(folder: Path) -> None:
     assert "largest tau" in text
 
 
+def test_only_a_study_knows_what_was_planned(folder: Path) -> None:
+    """A store that is half done, and a table of it, are not said to be all of it."""
+    run("run", "grid.py", "--json", "run.json")
+    run("export", "grid.py", "--csv", "networks.csv")
+    more = (folder / "grid.py").read_text().replace("[3, 4, 5]", "[3, 4, 5, 6]")
+    (folder / "grid.py").write_text(more, encoding="utf-8")
+    of_all, pages = "10 of 16 planned networks are here, 2 failed, 4 not yet trained.", {}
+    for source in ("grid.py", "grid.db", "networks.csv", "run.json"):
+        code, text = run("report", source, "-o", "page.html", "--json", "told.json")
+        assert code == 0, text
+        page = (folder / "page.html").read_text(encoding="utf-8")
+        pages[source] = (page, text)
+        assert (of_all in page, "10 of 16 networks, 2 failed" in text) == (
+            (source == "grid.py",) * 2
+        )
+    assert "10 of 12 planned networks are here, 2 failed." in pages["run.json"][0]
+    for source, failed in {"grid.db": ", 2 failed", "networks.csv": ""}.items():
+        page, text = pages[source]
+        assert f"10 networks are here{failed}; how many were planned is not known." in page
+        assert f"10 networks{failed} (" in text
+        assert "none failed" not in page
+        assert " of 1" not in text.partition("10 networks")[2]
+    text = run("status", "grid.db")[1]
+    assert text.startswith("10 runs done, 2 failed")
+    assert "how many were planned is known with the study only" in text
+    assert run("status", "grid.py")[1].startswith("10 of 16 runs done, 2 failed")
+    other = run("report", "run.json", "--outcome", "other")[1]
+    assert "10 of 12 networks, 2 failed" in other, "what was told stays told"
+
+
 def test_another_outcome_and_controls_are_ranked_from_what_is_there(folder: Path) -> None:
     run("run", "grid.py", "--json", "run.json")
     tau = read(folder / "run.json")["path_norm"].tau.value
@@ -242,8 +272,9 @@ def test_some_of_the_networks(folder: Path) -> None:
         assert code == 0, text
         found = read(folder / "some.json")
         assert {n.key for n in found.networks} == {n.key for n in some}
-        assert "only networks with shift = 9.0" in text
-        assert f"5 of {12 if source.startswith('grid') else 10} networks" in text
+        assert "only networks with shift = 9.0: 5 of 10" in text
+        assert "of 12" not in text, "of all values"
+        assert found.provenance["planned"] is None
     for wrong, message in {
         "shift=1.5": "where['shift']=1.5 is not known; choose one of 0.0, 9.0",
         "height=3": "an axis in where='height' is not known; choose one of 'shift', 'width'",

@@ -318,6 +318,7 @@ def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -
         plan.refuse(source, "what --json wrote", store)
         known = read_findings(path)
         told = {"name": known.name, "outcome": known.outcome, "controls": known.controls}
+        told |= {name: known.provenance[name] for name in ("planned", "failed")}
         return analyse(known.networks, **{**told, **asked}) if asked else known
     if path.suffix == ".csv":
         return analyse(_networks(source, store, plan), name=path.stem, **asked)
@@ -325,9 +326,8 @@ def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -
     with kept:
         if planned is not None:
             return planned.findings(kept, **asked)
-        told = kept.status()
-        counts = {"planned": told.planned, "failed": len(told.failed)}
-        return analyse(kept.networks(), name=path.stem, **counts, **asked)
+        failed = len(kept.status().failed) or None  # of how many, a store alone does not know
+        return analyse(kept.networks(), name=path.stem, failed=failed, **asked)
 
 
 def _say(kept: Store, planned: Study | None, console: Any) -> None:

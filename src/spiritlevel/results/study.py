@@ -46,10 +46,10 @@ LEGEND = {
 
 
 class OfStudy(Provenance):
-    """How many networks were planned, and how many of them failed."""
+    """How many networks were planned, and how many of them failed: None where nobody says."""
 
-    planned: int
-    failed: int
+    planned: int | None
+    failed: int | None
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,8 @@ class Findings(Drawable, Result, kind="study", schema=1):
         told = self.provenance
         failed = f", {told['failed']} failed" if told["failed"] else ""
         axes = "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in self.axes.items())
-        return f"{len(self.networks):,} of {told['planned']:,} networks{failed}" + (
-            f" ({axes})" if axes else ""
-        )
+        planned = "" if told["planned"] is None else f" of {told['planned']:,}"
+        return f"{len(self.networks):,}{planned} networks{failed}" + (f" ({axes})" if axes else "")
 
     def scatter(
         self,
