@@ -164,6 +164,11 @@ def test_so_it_is_outside_of_studies(own: list[str]) -> None:
         sl.measure(objective, ["my_status"])
 
 
+def test_names_of_measures_can_be_written() -> None:
+    with pytest.raises(SpiritlevelError, match=r"name='.*' cannot be written to a file: choose"):
+        sl.register(LATIN)
+
+
 def _nothing(config: Mapping[str, Any], seed: int) -> Any:
     return None
 

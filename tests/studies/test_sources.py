@@ -29,6 +29,9 @@ def test_studies_of_a_file(tmp_path: Path) -> None:
     file.write_text("1 / 0")
     with pytest.raises(SpiritlevelError, match="cannot be imported: ZeroDivisionError"):
         load_study(file)
+    file.write_text("raise SystemExit(0)")
+    with pytest.raises(SpiritlevelError, match="cannot be imported: SystemExit: 0"):
+        load_study(file)
     with pytest.raises(SpiritlevelError, match=r"cannot be read: .*No such file"):
         load_study(tmp_path / "none.py")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spiritlevel.base import doors, tensor_doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import (
     adaptive,
@@ -94,6 +94,8 @@ def register(
     for key, text in zip(WORDS, (title, family, reference, cost), strict=True):
         doors.a(key, text, str, "a text")
     doors.names("name", name if isinstance(name, str) else None)
+    if name != writable(name):
+        raise SpiritlevelError(f"name={name!r} cannot be written to a file: choose another name")
     if name in MEASURES:
         raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
     doors.a("invariances", invariances, (tuple, list), f"some of {', '.join(INVARIANCES)}")

@@ -65,7 +65,7 @@ def _of_name(path: str, module: ModuleType, name: str | None) -> Study:
     for one in vars(module).values():
         if isinstance(one, Study) and found.setdefault(one.name, one) is not one:
             raise SpiritlevelError(
-                f"path={path!r} has two studies of the name {one.name!r}: give each its own"
+                f"path={path!r} has two studies of the name {one.name!r}: give each one of its own"
             )
     if name is None and len(found) == 1:
         return next(iter(found.values()))
