@@ -55,7 +55,7 @@ $(VENV)/.check: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.cross: $(VENV)/.made pyproject.toml constraints.txt
 	$(INSTALL) -e ".[test,peers]"
-	$(INSTALL) --no-deps "curvlinops-for-pytorch>=3,<4" "backpack-for-pytorch>=1.7,<2"
+	$(INSTALL) --no-deps "curvlinops-for-pytorch>=3,<4" "backpack-for-pytorch>=1.7,<2" "devinterp>=1.3,<2"
 	touch $@ $(VENV)/.test $(VENV)/.demo
 
 clean:

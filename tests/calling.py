@@ -170,6 +170,7 @@ def _of_orbits() -> Calls:
         "orbit.operator_of": {"problem": problem_of(net, None, None, matrix_of(net, "ggn"))},
         "orbit.search": {"evaluations": 2},
         "orbit.supremum": {"target": 1e-9},
+        **plain("orbit.worst_case", "WorstCase.witness", "Proof.holds"),
     }
 
 
@@ -339,6 +340,10 @@ def written(kind: str) -> Path:
 
 
 @functools.cache
+def worst() -> sl.orbit.WorstCase:
+    return sl.orbit.worst_case(shared()["objective"], shared()["group"], radius=0.1)
+
+
 def instances() -> dict[str, Any]:
     """One of each class whose methods people call."""
     net, c = shared()["objective"], sl.coordinates
@@ -362,5 +367,7 @@ def instances() -> dict[str, Any]:
         "Signs": sl.symmetry.sign_flips(BY_NAME["mlp"].objective()),
         "Units": sl.symmetry.permutations(net)[0],
         "HeadMap": sl.symmetry.head_maps(BY_NAME["TransformerEncoderLayer"].objective())[0],
+        "WorstCase": worst(),
+        "Proof": worst().proof,
         "Ranking": c.inputs.ranked(law, {"a": law}, shared()["representation"], draws=20),
     }

@@ -18,7 +18,7 @@ torch.set_num_threads(1)  # two workers with two threads each would fight for tw
 FIRST = (
     *("test_kills", "test_conformance", "test_premise_suite", "test_conformance_stacked"),
     *("test_conformance_attention", "test_conformance_recurrent", "test_docs", "test_untouched"),
-    *("test_orbit", "test_planes"),
+    *("test_orbit", "test_worst", "test_planes"),
     *("test_symmetry_random", "test_theorems", "test_golden", "test_curvature", "test_sweep"),
     *("test_symmetry", "test_comparing_truth", "test_cli_audit", "test_audit_truth", "test_audit"),
     *("test_comparing", "test_alignment", "test_forecast", "test_degree", "test_claims"),

@@ -41,6 +41,7 @@ LAST = 1e-9  # relative: no number is expected to be known better
 SEARCHED = 1e-4
 SEARCHES = (
     "orbit_spectral",
+    "orbit_worst_case",
     "spectral of",
     "at flattest",
     "least hessian_spectral",

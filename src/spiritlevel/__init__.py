@@ -69,7 +69,7 @@ _HOMES = {
     "MEASURES": "measures",
     "measure": "measures",
     "register": "measures",
-    "worst_in_ball": "measures",
+    "worst_in_ball": "witnesses.worst",
     "default_objective": "objective.default",
 }
 _MODULES = (

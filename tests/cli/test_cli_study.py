@@ -285,6 +285,25 @@ def test_some_of_the_networks(folder: Path) -> None:
         assert message in text
 
 
+def test_networks_of_two_versions_of_a_training_are_not_mixed(folder: Path) -> None:
+    """A store alone cannot tell which of them are meant; the study's file does."""
+    run("run", "grid.py")
+    file = folder / "grid.py"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace('{"gap": norm', '{"gap": -norm'), encoding="utf-8"
+    )
+    code, text = run("run", "grid.py", "--json", "new.json")
+    assert code == 0, text
+    assert len(read(folder / "new.json").networks) == 10
+    for words in (("report", "grid.db"), ("export", "grid.db", "--csv", "mixed.csv")):
+        code, text = run(*words)
+        assert code == 2
+        assert "holds the networks of 2 trainings (10 and 10)" in text
+        assert "name the study's file" in text
+    assert not (folder / "mixed.csv").exists()
+    assert run("export", "grid.py", "--csv", "mine.csv")[0] == 0
+
+
 def test_protocols_are_listed(folder: Path) -> None:
     code, text = run("protocols")
     assert code == 0

@@ -18,8 +18,8 @@ import spiritlevel as sl
 from architectures import randomized
 from cases import labels, mlp, randn
 from peering import peer
-from spiritlevel.measures.ball import worst_in_ball
 from spiritlevel.training.sam import SAM
+from spiritlevel.witnesses.worst import worst_in_ball
 
 optimizers = peer("pytorch_optimizer")
 

@@ -32,7 +32,7 @@ RESULTS = set(
     "coordinates.HessianLaw "
     "coordinates.Reparametrization coordinates.Reranked "
     "coordinates.inputs.Ranking coordinates.inputs.Laws orbit.OrbitMinimum orbit.Problem "
-    "orbit.Representative "
+    "orbit.Representative orbit.Choice orbit.Proof orbit.WorstCase "
     "orbit.Solution orbit.Span orbit.Supremum symmetry.Certificate symmetry.Generator "
     "symmetry.Operation symmetry.Group symmetry.HeadMap symmetry.Signs symmetry.Units "
     "bounds.Description bounds.FlatBox bounds.LeastDivergence bounds.Stability "
@@ -102,7 +102,7 @@ NOT_MADE = {"default_objective", "symmetry.unregister_operation", "MEASURES['lay
 NOT_MADE |= calling_studies.NOT_MADE
 KINDS = (
     "Objective Group Operator Audit Comparison Forecast Table Claims Density Signs Units HeadMap "
-    "Ranking Line Surface Spectra History Bounds Findings Store Study"
+    "Ranking Line Surface Spectra History Bounds Findings Store Study WorstCase Proof"
 ).split()
 
 

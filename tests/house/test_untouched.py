@@ -224,6 +224,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "representative": lambda m: sl.orbit.representative(objective(m)),
     "supremum": lambda m: sl.orbit.supremum(part(m), target=1e3),
     "search": lambda m: sl.orbit.search(objective(m), None, lambda o: o.vector.norm()),
+    "worst_case": lambda m: sl.orbit.worst_case(part(m)).witness,
     "least Frobenius norm": lambda m: sl.orbit.minimum(part(m), norm="frobenius"),
     "orbit": lambda m: sl.orbit.minimum(objective(m), norm="trace"),
     "orbit, spectral": lambda m: sl.orbit.minimum(part(m), operator="hessian", tol=0.5),

@@ -128,7 +128,7 @@ def test_the_hessian_is_that_of_a_chart(name: str) -> None:
         total, count = point.total(point.named(there), point.batches[0])
         return total / count
 
-    expected = torch.autograd.functional.hessian(loss, v)
+    expected = torch.func.hessian(loss)(v)
     operator = in_values(sl.hessian(point), basis, theta, point.gradient())
     assert operator.size == len(v)
     apart = float((operator.dense() - expected).norm())

@@ -14,7 +14,7 @@ import conformance
 import spiritlevel as sl
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.tensors import generator
-from spiritlevel.measures import entropy
+from spiritlevel.measures import entropy, laplace
 from spiritlevel.measures.entropy import gelman_rubin
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.logmean import log_mean
@@ -137,16 +137,16 @@ def test_the_quadratic_of_a_net_by_quadrature() -> None:
         wanted = point.size / 2 * math.log(2 * math.pi) - point.value()
         wanted += float(form.sum() - (values + gamma).log().sum()) / 2
         tools = Instruments(point, compile=False)
-        exact = entropy.local_entropy_laplace(tools, gamma=gamma)
+        exact = laplace.local_entropy_laplace(tools, gamma=gamma)
         assert exact.value == pytest.approx(wanted, rel=1e-9)
         for seed in SEEDS:
             tools.seed = seed
-            found = entropy.local_entropy_laplace(tools, gamma=gamma, probes=8, steps=12)
+            found = laplace.local_entropy_laplace(tools, gamma=gamma, probes=8, steps=12)
             assert found.status is Status.CONVERGED
             assert within(found, wanted)
             assert 0 < found.error < 2
     tools = Instruments(point, compile=False)
-    coarse = entropy.local_entropy_laplace(tools, gamma=0.2, probes=8, steps=1)
+    coarse = laplace.local_entropy_laplace(tools, gamma=0.2, probes=8, steps=1)
     assert coarse.status is Status.BUDGET
     assert "raise steps=" in coarse.remedy
 

@@ -24,15 +24,21 @@ def test_it_comes_near_the_share_of_all_permutations() -> None:
     assert abs(permutation_test(x, y, range(6)) - exact) < 4 * error + 1e-4
 
 
-@pytest.mark.parametrize("kind", ["alone", "seeds", "unequal"])
-def test_it_is_uniform_where_nothing_is_related(kind: str) -> None:
-    """Networks of one configuration are alike: to permute them one by one would call it related."""
-    counts = {"alone": [1] * 24, "seeds": [3] * 16, "unequal": [1, 2, 5] * 6}[kind]
+@pytest.mark.parametrize(
+    ("counts", "noise"),
+    [([1] * 24, 0.2), ([3] * 16, 0.2), ([1, 2, 5] * 6, 0.2), ([1, 30] * 20, 3.0)],
+    ids=["alone", "seeds", "unequal", "means of unequal spread"],
+)
+def test_it_is_uniform_where_nothing_is_related(counts: list[int], noise: float) -> None:
+    """Networks of one configuration are alike: to permute them one by one would call it related.
+
+    And the mean of one noisy seed lies farther out than that of thirty.
+    """
     clusters = np.repeat(np.arange(len(counts)), counts)
     draws, ps = np.random.default_rng(0), []
     for seed in range(300):
         x, y = draws.normal(size=(2, len(counts)))[:, clusters]
-        x, y = (row + 0.2 * draws.normal(size=len(clusters)) for row in (x, y))
+        x, y = (row + noise * draws.normal(size=len(clusters)) for row in (x, y))
         ps.append(permutation_test(x, y, clusters, draws=199, seed=seed))
     assert kstest(np.array(ps) - 1 / 400, "uniform").pvalue > 1e-3
     assert abs(np.mean(np.array(ps) <= 0.05) - 0.05) < 3 * math.sqrt(0.05 * 0.95 / 300)
@@ -48,14 +54,20 @@ def test_the_least_p_is_that_of_its_draws() -> None:
 
 
 def test_it_permutes_means_of_ranks_of_configurations() -> None:
-    """Seeds 1, 3 and 2: against a plain loop over all 6 permutations of the 3 means."""
-    x, y = np.array([5.0, 1, 2, 9, 4, 7]), np.array([3.0, 1, 6, 8, 2, 9])
-    clusters = np.array([0, 1, 1, 1, 2, 2])
-    left, right = ([rankdata(r)[clusters == c].mean() for c in range(3)] for r in (x, y))
-    rows = [np.corrcoef(left, order)[0, 1] for order in permutations(right)]
+    """Three of one seed, three of two: against a loop over all 36 permutations of the means."""
+    x, y = np.array([5.0, 1, 2, 9, 4, 7, 3, 8, 6]), np.array([3.0, 1, 6, 8, 2, 9, 4, 5, 7])
+    clusters = np.array([0, 1, 2, 3, 3, 4, 4, 5, 5])
+    left, right = ([rankdata(r)[clusters == c].mean() for c in range(6)] for r in (x, y))
+    orders = [(*a, *b) for a in permutations(right[:3]) for b in permutations(right[3:])]
+    rows = [np.corrcoef(left, order)[0, 1] for order in orders]
     exact = np.mean(np.abs(rows) >= abs(np.corrcoef(left, right)[0, 1]) - 1e-12)
-    found = permutation_test(x, y, ["a", "b", "b", "b", "c", "c"])
+    assert 0.1 < exact < 0.9
+    found = permutation_test(x, y, [*"abcddeeff"])
     assert abs(found - exact) < 4 * math.sqrt(exact * (1 - exact) / 9999) + 1e-4
+
+
+def test_nothing_can_be_permuted_where_no_two_have_as_many_seeds() -> None:
+    assert permutation_test([1, 2, 2, 3, 3, 3], range(6), [*"abbccc"], draws=99) == 1.0
 
 
 def test_it_is_refused_without_configurations_to_permute() -> None:

@@ -306,6 +306,8 @@ def _networks(source: str, store: Path | None, plan: Plan) -> Sequence[Network]:
         return read_csv(source)
     planned, kept = _source(source, store, plan)
     with kept:
+        if planned is None:
+            kept.refuse_mixtures()
         return kept.networks(planned)
 
 
@@ -326,6 +328,7 @@ def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -
     with kept:
         if planned is not None:
             return planned.findings(kept, **asked)
+        kept.refuse_mixtures()
         failed = len(kept.status().failed) or None  # of how many, a store alone does not know
         return analyse(kept.networks(), name=path.stem, failed=failed, **asked)
 

@@ -13,12 +13,13 @@ from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
-from spiritlevel.measures.ball import ADAPTIVE_RADIUS, BALLS, Worst, highest, leads
+from spiritlevel.measures.ball import ADAPTIVE_RADIUS
 from spiritlevel.measures.base import LAYER, ONE_END, TOP, TWO, Measure, Work
 from spiritlevel.measures.heads import Chart, chart_of
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
+from spiritlevel.witnesses.worst import BALLS, Worst, highest, leads
 
 ROUGHLY = 0.05  # the tolerance of a direction in which a search begins
 
@@ -81,12 +82,12 @@ def worst_along_geodesics(
         )
     begin, ball = time.perf_counter(), BALLS["l2"]
 
-    def climb(u: Tensor) -> tuple[float, Tensor]:
+    def slope(u: Tensor) -> tuple[float, Tensor]:
         with torch.enable_grad():
             held = u.detach().requires_grad_()
             there = chart.point(held)
-            loss, slope = objective.at(there.detach()).value_and_gradient()
-            [back] = torch.autograd.grad(there, held, slope)
+            loss, along = objective.at(there.detach()).value_and_gradient()
+            [back] = torch.autograd.grad(there, held, along)
         return loss, chart.horizontal(back)
 
     noise = gaussian(objective.size, generator(seed), objective.vector)
@@ -94,7 +95,7 @@ def worst_along_geodesics(
     ways = [way for way in map(chart.horizontal, given) if leads(way)]
     middle = objective.value(), torch.zeros_like(noise)
     starts = (radius * ball.steepest(way) for way in ways)
-    loss, u, passes = highest(climb, ball, starts, radius, middle)
+    loss, u, passes = highest(slope, middle, ball, starts, radius)
     way = chart.point(u) - objective.vector
     return Worst(loss, middle[0], way, passes, time.perf_counter() - begin)
 

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import number, one_of
-from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import scaled
-from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensor_doors import seeded, tensor
-from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures.base import (
     BOTH_ENDS,
     DIAGONAL,
@@ -27,182 +17,13 @@ from spiritlevel.measures.base import (
     Work,
 )
 from spiritlevel.measures.instruments import Instruments
-from spiritlevel.objective import Objective, only_objectives
+from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
+from spiritlevel.witnesses.worst import RADIUS, worst_in_ball
 
-RADIUS = 0.05  # the rho of sharpness-aware minimization (Foret et al., 2021)
 ADAPTIVE_RADIUS = 0.5  # that of its adaptive form (Kwon et al., 2021)
 BOX_RADIUS = 2e-3  # amid those of Andriushchenko et al. (2023), and twice that
 ADAPTIVE_BOX_RADIUS = 4e-3
-STEPS = 12
-SETTLED = 1e-4  # of the rise: a step that gains less is the last
-
-
-Climb = Callable[[Tensor], tuple[float, Tensor]]  # the loss at a vector, and the slope there
-
-
-@dataclass(frozen=True)
-class Ball:
-    """The unit ball of a norm: how long a vector is, the way up, and the nearest point inside.
-
-    `stride` is the first step, in radii: from corner to corner, in a box.
-    """
-
-    size: Callable[[Tensor], float]
-    steepest: Callable[[Tensor], Tensor]  # of length 1, along a slope that is not zero
-    inside: Callable[[Tensor, float], Tensor]
-    stride: float = 1.0
-
-
-BALLS: dict[str, Ball] = {
-    "l2": Ball(
-        size=lambda u: float(u.norm()),
-        steepest=lambda g: g / g.norm(),
-        inside=lambda u, radius: u * min(1.0, radius / max(float(u.norm()), 1e-300)),
-    ),
-    "linf": Ball(
-        size=lambda u: float(u.abs().max()),
-        steepest=torch.sign,
-        inside=lambda u, radius: u.clamp(-radius, radius),
-        stride=2.0,
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Worst:
-    """The largest loss that a search found near a point: a lower bound of the largest there is.
-
-    `perturbation` is the way there, `sharpness` (L(theta + perturbation) - L) / (1 + L).
-    """
-
-    loss: float
-    base: float
-    perturbation: Tensor
-    passes: int
-    seconds: float
-
-    @property
-    def rise(self) -> float:
-        return self.loss - self.base
-
-    @property
-    def sharpness(self) -> float:
-        return self.rise / (1 + self.base)
-
-    def estimate(self, value: float) -> Estimate:
-        return Estimate(value, matvecs=self.passes, seconds=self.seconds, status=Status.LOWER_BOUND)
-
-
-@set_apart()
-def worst_in_ball(
-    objective: Objective,
-    radius: float = RADIUS,
-    *,
-    norm: str = "l2",
-    scale: Tensor | None = None,
-    starts: Tensor | None = None,
-    steps: int = STEPS,
-    seed: int = 0,
-) -> Worst:
-    """max of L(theta + s * u) over ||u|| <= radius, by projected ascent from several starts.
-
-    `norm` is "l2" or "linf", of BALLS. `scale` is s, one if left out (|theta| makes it relative to
-    each parameter). It starts along the gradient, along the columns of `starts`, at random, and
-    towards zero layers that lie in the ball: near a minimum the gradient is blind, and beyond dead
-    units any search is.
-    """
-    only_objectives(objective)
-    number("radius", radius, above=0)
-    one_of("norm", norm, BALLS)
-    number("steps", steps, 1, whole=True)
-    seeded(seed)
-    if scale is not None:
-        tensor("scale", scale, objective.size)
-    if starts is not None:
-        tensor("starts", starts, objective.size, None)
-    begin, theta, ball = time.perf_counter(), objective.vector, BALLS[norm]
-    s = torch.ones_like(theta) if scale is None else scale.to(theta)
-
-    def climb(u: Tensor) -> tuple[float, Tensor]:
-        loss, slope = objective.at(theta + s * u).value_and_gradient()
-        return loss, s * slope
-
-    middle = objective.value(), torch.zeros_like(theta)
-    places = _starts(objective, ball, s, radius, starts, seed)
-    best, u, passes = highest(climb, ball, places, radius, middle, steps)
-    return Worst(best, objective.value(), s * u, passes, time.perf_counter() - begin)
-
-
-def _starts(
-    objective: Objective, ball: Ball, s: Tensor, radius: float, given: Tensor | None, seed: int
-) -> Iterator[Tensor]:
-    """Points of the sphere, and layers of zeros inside it."""
-    directions = [s * objective.gradient(), gaussian(objective.size, generator(seed), s)]
-    if given is not None:
-        directions += [sign * v for v in given.to(s).unbind(1) for sign in (1.0, -1.0)]
-    for direction in directions:
-        if leads(direction):
-            yield radius * ball.steepest(direction)
-    for span in objective.spans.values():
-        u = torch.zeros_like(s)
-        u[span] = torch.where(s[span] > 0, -objective.vector[span] / s[span], 0.0)
-        if 0 < ball.size(u) <= radius:
-            yield u
-
-
-def highest(
-    climb: Climb,
-    ball: Ball,
-    starts: Iterable[Tensor],
-    radius: float,
-    middle: tuple[float, Tensor],
-    steps: int = STEPS,
-) -> tuple[float, Tensor, int]:
-    """The largest loss that projected ascents find, where, and the gradients that it took.
-
-    `middle` is the loss at zero, and zero: what is no larger does not count.
-    """
-    (best, where), passes = middle, 0
-    for start in starts:
-        loss, u, spent = _ascend(climb, ball, start, radius, middle[0], steps)
-        passes += spent
-        if loss > best:
-            best, where = loss, u
-    return best, where, passes
-
-
-def _ascend(
-    climb: Climb, ball: Ball, u: Tensor, radius: float, base: float, steps: int
-) -> tuple[float, Tensor, int]:
-    """Steps along the steepest way up, projected; halved when the loss does not rise."""
-    length, passes = ball.stride * radius, 1
-    loss, slope = climb(u)
-    loss = _finite(loss)
-    for _ in range(steps):
-        if not leads(slope):
-            break
-        tried = ball.inside(u + length * ball.steepest(slope), radius)
-        found, there = climb(tried)
-        found, passes = _finite(found), passes + 1
-        if found <= loss:
-            length /= 2
-            continue
-        done = found - loss <= SETTLED * abs(found - base)
-        loss, u, slope = found, tried, there
-        if done:
-            break
-    return loss, u, passes
-
-
-def leads(direction: Tensor) -> bool:
-    """Whether it leads anywhere."""
-    return 0 < float(direction.norm()) < math.inf
-
-
-def _finite(loss: float) -> float:
-    """A loss that overflowed says nothing; it does not win."""
-    return loss if math.isfinite(loss) else -math.inf
 
 
 def eps_sharpness(instruments: Instruments, radius: float = RADIUS) -> Estimate:

@@ -21,8 +21,6 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.logmean import LogMean, log_mean
 from spiritlevel.measures.sampling import Angle, Well
 from spiritlevel.objective import Objective
-from spiritlevel.spectral import density
-from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.probes import standard_error
 
 GAMMA = 10.0
@@ -33,8 +31,6 @@ WALKS, STEPS, LEAPS = 6, 54, 2
 WARM_UP = 1 / 3  # of a chain
 AGREED = 1.1  # of the Gelman-Rubin ratio of chains that agree
 SOME = 0.3  # acceptance
-PROBES, LANCZOS = 12, 16
-MORE, NUMBERS = 8, 2**28  # times as many steps for the gradient, and numbers that they may hold
 
 
 @dataclass(frozen=True)
@@ -137,112 +133,6 @@ def local_entropy_gap(
     """
     found = _annealed(instruments, gamma, levels, chains)
     return found.estimate(-found.mean.value)
-
-
-def local_entropy_laplace(
-    instruments: Instruments, gamma: float = GAMMA, probes: int = PROBES, steps: int = LANCZOS
-) -> Estimate:
-    """n/2 log 2pi - L - log det(H + gamma I) / 2 + g' (H + gamma I)^-1 g / 2, g the gradient.
-
-    The local entropy of the quadratic that touches the loss (Chaudhari et al., 2017).
-    The determinant by stochastic Lanczos quadrature, exactly where the Hessian is small.
-    """
-    begin, operator = time.perf_counter(), instruments.hessian
-    if operator.size <= probes * steps:
-        found = _dense(instruments.whole, instruments.gradient.double(), gamma)
-    else:
-        found = _quadrature(instruments, gamma, max(probes, 2), steps)
-    objective = instruments.objective
-    constant = objective.size / 2 * math.log(2 * math.pi) - objective.value()
-    return Estimate(
-        constant + (found.form - found.log_det) / 2,
-        stderr=found.stderr / 2 if found.products else None,
-        matvecs=found.products * operator.cost,
-        seconds=time.perf_counter() - begin,
-        status=found.status,
-        remedy="" if found.status is not Status.BUDGET else "raise steps=, or give a larger gamma=",
-    )
-
-
-@dataclass(frozen=True)
-class _Quadratic:
-    """log det(H + gamma I) with its error, and g' (H + gamma I)^-1 g."""
-
-    log_det: float
-    form: float
-    stderr: float = 0.0
-    products: float = 0.0
-    status: Status = Status.EXACT
-
-
-def _dense(hessian: Tensor, slope: Tensor, gamma: float) -> _Quadratic:
-    values, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
-    _refuse_saddle(float(values[0]), gamma)
-    form = (vectors.T @ slope).square() / (values + gamma)
-    return _Quadratic(float((values + gamma).log().sum()), float(form.sum()))
-
-
-def _quadrature(instruments: Instruments, gamma: float, probes: int, steps: int) -> _Quadratic:
-    operator = instruments.hessian
-    ends = instruments.extremes.values
-    low, high = ends[-1].value - ends[-1].error, ends[0].value + ends[0].error
-    _refuse_saddle(low, gamma)
-    rule = density(operator, probes=probes, steps=steps, points=1, seed=instruments.seed)
-    terms = operator.size * (rule.weights * (rule.nodes / gamma).log1p()).sum(1)
-    # what more Lanczos steps would change falls by this power of the root of the condition number
-    root = math.sqrt((gamma + high) / (gamma + low))
-    cut = 2 * operator.size * math.log(root) * ((root - 1) / (root + 1)) ** (2 * steps)
-    spread = standard_error(terms)
-    form, width, rounding, taken = _form(instruments, gamma, steps, spread, (low, high))
-    return _Quadratic(
-        log_det=operator.size * math.log(gamma) + float(terms.mean()),
-        form=form,
-        stderr=math.hypot(spread, cut, width, rounding),
-        products=probes * steps + taken,
-        status=Status.CONVERGED if max(cut, width) <= spread else Status.BUDGET,
-    )
-
-
-def _form(
-    instruments: Instruments, gamma: float, steps: int, enough: float, ends: tuple[float, float]
-) -> tuple[float, float, float, int]:
-    """g' (H + gamma I)^-1 g, how far off it may be, its rounding error, and how many steps it took.
-
-    It is x' g + r' (H + gamma I)^-1 r, x of the Krylov space of g and r = g - (H + gamma I) x.
-    The second term lies between ||r||^2 over the ends of H + gamma I: its middle is added, half of
-    the range is the error. Steps are taken until that is `enough`, as far as memory allows.
-    """
-    operator, slope = instruments.hessian, instruments.gradient
-    if float(slope.norm()) == 0:
-        return 0.0, 0.0, 0.0, 0
-    square = _square(slope)
-    most = max(steps, min(MORE * steps, NUMBERS // operator.size))
-    krylov = Krylov(operator, slope, most, generator(instruments.seed))
-    while True:
-        krylov.expand()
-        if krylov.length % steps and not krylov.full:
-            continue
-        values, coordinates, _ = krylov.ritz()
-        shares = coordinates[0] / (values + gamma)
-        form = square * float((coordinates[0] * shares).sum())
-        m, known = krylov.length, krylov.length + krylov.pending
-        rest = krylov.coefficients[m:known, :m] @ (coordinates @ shares)
-        least, largest = (square * _square(rest) / (gamma + end) for end in reversed(ends))
-        if krylov.full or (largest - least) / 2 <= enough:
-            width, rounding = (largest - least) / 2, krylov.rounding * form
-            return form + (least + largest) / 2, width, rounding, m
-
-
-def _square(vector: Tensor) -> float:
-    return float(vector.double().square().sum())
-
-
-def _refuse_saddle(lowest: float, gamma: float) -> None:
-    if lowest <= -gamma:
-        raise SpiritlevelError(
-            f"H + gamma I is not positive definite: an eigenvalue of H may be {lowest:.3g}; give "
-            "a larger gamma=, or use local_entropy, which needs no quadratic"
-        )
 
 
 @dataclass(frozen=True)
@@ -370,18 +260,6 @@ ENTRIES: dict[str, Measure] = {
         cost="about 200 gradients",
         is_sharpness=True,
         work=Work(gradients=216),
-    ),
-    "local_entropy_laplace": Measure(
-        local_entropy_laplace,
-        title="local entropy, order 2",
-        family="entropy",
-        invariances=PERMUTATION,
-        reference="Chaudhari et al. (2017)",
-        cost="210 products",
-        shares="extremes",
-        ends=2,
-        work=Work(products=260),
-        reading="larger means more room around the point",
     ),
     "local_learning_coefficient": Measure(
         local_learning_coefficient,

@@ -22,6 +22,7 @@ from spiritlevel.measures import (
     entropy,
     invariant,
     keskar,
+    laplace,
     least,
     margins,
     metric,
@@ -41,8 +42,8 @@ WORDS = ("title", "family", "reference", "cost")
 
 FAMILIES = (
     *(curvature, spectrum, ball, keskar, adaptive, invariant, normalized, metric, attention, basis),
-    *(noise, pacbayes, entropy, volumes, description, paths, norms, margins, counts, course),
-    *(stability, least),
+    *(noise, pacbayes, entropy, laplace, volumes, description, paths, norms, margins, counts),
+    *(course, stability, least),
 )
 MEASURES: dict[str, Measure] = {
     name: entry for family in FAMILIES for name, entry in family.ENTRIES.items()

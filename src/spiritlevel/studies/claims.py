@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.studies.database import Database
+from spiritlevel.studies.database import Database, say
 
 _working: set[str] = set()  # the owners of this process that are at work
 LEASE = 60.0  # seconds without a heartbeat after which an owner on another host is gone
@@ -124,12 +124,8 @@ class Pulse:
         while not self.stopped.wait(BEAT):
             # a disk that is full for a moment: the driver meets it too, when it writes
             with contextlib.suppress(SpiritlevelError):
-                self._say()
-
-    def _say(self) -> None:
-        with contextlib.closing(Database(self.path)) as database, database.writing() as connection:
-            row = [time.time(), self.owner.id]
-            connection.execute("UPDATE owners SET heartbeat = ? WHERE id = ?", row)
+                said = "UPDATE owners SET heartbeat = ? WHERE id = ?"
+                say(self.path, said, [time.time(), self.owner.id])
 
 
 @contextlib.contextmanager

@@ -8,8 +8,12 @@ import shutil
 import sqlite3
 import struct
 import tempfile
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
@@ -36,6 +40,13 @@ CREATE TABLE claims (run TEXT PRIMARY KEY, owner TEXT NOT NULL);
 """
 
 
+# Stores that this process has open, by device and number of the file. Whoever closes such a file by
+# hand gives back all locks that SQLite holds on it in this process (POSIX says so): another process
+# that leaves would then delete the log under its writer. So none is opened but by SQLite.
+_open_here: Counter[tuple[int, int]] = Counter()
+_opening = threading.RLock()
+
+
 class Database:
     """One connection to a store, and whether it may be written.
 
@@ -49,12 +60,15 @@ class Database:
             _refuse_remains(self.path)
             with explained(self.path):
                 _create(self.path)
-        _refuse_others(self.path)
-        places = (self.path, self.path.parent)
-        self.writable = all(os.access(place, os.W_OK) for place in places)
         self.trouble = ""  # why a file that may be written is only read
-        with explained(self.path):
-            self.connection = self._connect() if self.writable else self._look()
+        with _opening:
+            self._file = _refuse_others(self.path)
+            places = (self.path, self.path.parent)
+            self.writable = all(os.access(place, os.W_OK) for place in places)
+            with explained(self.path):
+                self.connection = self._connect() if self.writable else self._look()
+            _open_here[self._file] += 1
+            self._left = weakref.finalize(self, _leave, self.connection, self._file, os.getpid())
 
     def _connect(self) -> sqlite3.Connection:
         found = _open(self.path, "mode=rw")
@@ -77,6 +91,8 @@ class Database:
             found.execute("SELECT count(*) FROM runs").fetchone()
             return found
         except sqlite3.OperationalError:  # what a kill left behind can only be read from a copy
+            if _open_here[self._file]:
+                raise
             self._snapshot = tempfile.TemporaryDirectory(prefix="spiritlevel-")
             copy = Path(self._snapshot.name) / "store.db"
             shutil.copyfile(self.path, copy)
@@ -108,9 +124,22 @@ class Database:
                 raise
 
     def close(self) -> None:
-        self.connection.close()
+        self._left()
         if self._snapshot is not None:
             self._snapshot.cleanup()
+
+
+def _leave(connection: sqlite3.Connection, file: tuple[int, int], pid: int) -> None:
+    if pid == os.getpid():  # a fork has no locks of its own on it, and nothing to close
+        with _opening:
+            connection.close()
+            _open_here[file] -= 1
+
+
+def say(path: Path, statement: str, row: list[Any]) -> None:
+    """One statement by a connection of its own, to a store that this process has open."""
+    with explained(path), contextlib.closing(_open(path, "mode=rw")) as connection:
+        connection.execute(statement, row)
 
 
 @contextlib.contextmanager
@@ -190,11 +219,18 @@ def _umask() -> int:
     return found
 
 
-def _refuse_others(path: Path) -> None:
-    """Looks at the first bytes only, so that nothing of another file is touched."""
+def _refuse_others(path: Path) -> tuple[int, int]:
+    """Looks at the first bytes only, so that nothing of another file is touched; which file it is.
+
+    A file that is open here as a store is one.
+    """
     try:
-        with path.open("rb") as file:
-            head = file.read(100)
+        status = path.stat()
+        file = status.st_dev, status.st_ino
+        if _open_here[file]:
+            return file
+        with path.open("rb") as opened:
+            head = opened.read(100)
     except FileNotFoundError:
         raise SpiritlevelError(
             f"store={str(path)!r}: there is no such file; study.run() makes it"
@@ -216,3 +252,4 @@ def _refuse_others(path: Path) -> None:
             f"store={str(path)!r} has the schema {version}, and this version reads {SCHEMA}: use "
             "the version of spiritlevel that wrote it, or name another file"
         )
+    return file

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Iterator
+import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.studies import live
+from spiritlevel.studies.pieces import Piece, pieces, reached
 
 
 def digest(*parts: Any) -> str:
@@ -23,73 +28,69 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def definition(name: str, function: Callable[..., Any]) -> str:
-    """A hash of the source of a function and of what it names, transitively, in its own file.
+def read_source(path: str | os.PathLike[str]) -> str:
+    """The text of a Python file as Python reads it: its encoding, its ends of lines."""
+    return importlib.util.decode_source(Path(path).read_bytes())
 
-    Functions, classes and assignments at the top level of that file are followed, imports are not:
-    what changes elsewhere is told by `version`.
+
+def definition(name: str, function: Callable[..., Any]) -> str:
+    """A hash of the source of a function and of what it depends on, transitively, in its own file.
+
+    Imports are not followed: what changes elsewhere is told by `version`.
     """
+    plain = _plain(name, function)
+    return digest(*[piece.text for piece in _pieces(name, plain, _source(name, plain))])
+
+
+def refuse_edited(name: str, function: Callable[..., Any], known: str) -> None:
+    """Refuse where the file does not say any more what is run, which would get the wrong key.
+
+    `known` is its definition when the study was made; code is compared as well, since the file may
+    have been edited between its import and then.
+    """
+    plain = _plain(name, function)
+    text = _source(name, plain)
+    found = _pieces(name, plain, text)
+    if digest(*[piece.text for piece in found]) != known or not live.agrees(plain, text, found):
+        raise _edited(name)
+
+
+def _plain(name: str, function: Callable[..., Any]) -> FunctionType:
     function = inspect.unwrap(function)  # a registered measure is a wrapper of the user's own
     if not inspect.isfunction(function) or "<locals>" in function.__qualname__:
         raise _unknown(name, "is no function at the top level of a file")
+    return function
+
+
+def _source(name: str, function: FunctionType) -> str:
+    """The text that was executed, where its module keeps it, or the file."""
     try:
-        file = Path(inspect.getsourcefile(function) or "")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, TypeError, ValueError):
+        kept = function.__globals__.get("__text__")
+        return kept if isinstance(kept, str) else read_source(inspect.getsourcefile(function) or "")
+    except (OSError, TypeError, ValueError, SyntaxError):
         raise _unknown(name, "has no file whose source can be read") from None
-    return digest(*sources(text, function.__qualname__.partition(".")[0], name))
 
 
-def sources(text: str, start: str, name: str = "train") -> list[str]:
-    """The pieces of a file that a name in it depends on, in the order of their names."""
-    lines, known = text.splitlines(), dict(_named(ast.parse(text)))
-    if start not in known:  # a lambda has no name
+def _pieces(name: str, function: FunctionType, text: str) -> list[Piece]:
+    start = function.__qualname__.partition(".")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python gave them when it was imported
+        try:
+            there = pieces(text)
+        except (SyntaxError, ValueError):  # in the middle of an edit
+            raise _edited(name) from None
+    if not any(start in piece.changes for piece in there):
+        if start != "<lambda>" and start in function.__globals__:
+            raise _edited(name)
         raise _unknown(name, "is no function at the top level of a file")
-    found: set[str] = set()
-    ahead = [start]
-    while ahead:
-        found.add(one := ahead.pop())
-        used = {n.id for node in known[one] for n in ast.walk(node) if isinstance(n, ast.Name)}
-        ahead += (used & known.keys()) - found
-    return [_text(lines, node) for one in sorted(found) for node in known[one]]
+    return reached(there, start)
 
 
-def _named(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """What the top level of a file defines, also inside its conditions: all that make one name."""
-    found: dict[str, list[ast.stmt]] = {}
-    for node in _statements(tree.body):
-        for name in _names(node):
-            found.setdefault(name, []).append(node)
-    yield from found.items()
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        if isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-            inner = [*node.body, *getattr(node, "orelse", ()), *getattr(node, "finalbody", ())]
-            inner += [n for handler in getattr(node, "handlers", ()) for n in handler.body]
-            yield from _statements(inner)
-        else:
-            yield node
-
-
-def _names(node: ast.stmt) -> set[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-        targets = [node.target]
-    else:
-        return set()
-    walked = [n for target in targets for n in ast.walk(target)]
-    return {n.id for n in walked if isinstance(n, ast.Name)}
-
-
-def _text(lines: list[str], node: ast.stmt) -> str:
-    """Its lines, decorators too."""
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-    return "\n".join(line.rstrip() for line in lines[first - 1 : node.end_lineno])
+def _edited(name: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"the file of {name} was edited after it was imported: import it again, in a new process, "
+        "so that what is run is what the file says"
+    )
 
 
 def _unknown(name: str, why: str) -> SpiritlevelError:

@@ -34,6 +34,8 @@ def permutation_test(
 ) -> float:
     """Two-sided p of no relation, by permuting whole configurations: (1 + count) / (1 + draws).
 
+    Those with as many seeds change places: a mean over one seed has not the spread of one over ten.
+    Where no two have as many, nothing can be permuted, and p is 1.
     Counted are permutations whose correlation of the configurations' mean ranks is as large as the
     one seen, which is Spearman's with one seed each. Where nothing is related tau is that same sum
     but for terms of higher order (its projection), and a sum is permuted at no cost.
@@ -62,9 +64,13 @@ def permuted(
     right = _means(clusters, y)
     seen = np.abs(left @ right) * (1 - 1e-12) - 1e-12  # as large but for rounding is as large
     count = np.zeros(len(xs))
+    seeds = np.bincount(clusters)
+    alike = [np.flatnonzero(seeds == number) for number in np.unique(seeds)]
     for start in range(0, draws, AT_ONCE):
         order = np.tile(right, (min(AT_ONCE, draws - start), 1))
-        chance = np.abs(left @ source.permuted(order, axis=1).T)
+        for places in alike:
+            order[:, places] = source.permuted(order[:, places], axis=1)
+        chance = np.abs(left @ order.T)
         count += (chance >= seen[:, None]).sum(1)
     return (1 + count) / (1 + draws)
 

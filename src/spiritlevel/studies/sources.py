@@ -20,6 +20,7 @@ import torch
 
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError, in_one_line
+from spiritlevel.studies.definition import read_source
 from spiritlevel.studies.study import Study
 
 MAIN = "__study_main__"  # what a script is called where it is not the one that was started
@@ -47,8 +48,8 @@ def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
     file = Path(path).absolute()
     _refuse_taken(file)
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        text = read_source(file)
+    except (OSError, ValueError, SyntaxError) as error:
         raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))  # for what lies beside it
@@ -123,7 +124,9 @@ def unpacked(source: Source) -> Study:
     with _imported("a module of the study"):
         for name in source.imports:
             importlib.import_module(name)
-        return _Unpickler(source.study, names).load()
+        study: Study = _Unpickler(source.study, names).load()
+        study.refuse_edited()  # a package is imported from its files as they are now
+    return study
 
 
 @contextlib.contextmanager
@@ -171,8 +174,8 @@ def _module(name: str) -> tuple[str, str, str]:
     module = sys.modules.get(name)
     file, kept = getattr(module, "__file__", None), getattr(module, "__text__", None)
     try:
-        text = kept if kept is not None else Path(file or "").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        text = kept if kept is not None else read_source(file or "")
+    except (OSError, ValueError, SyntaxError):
         raise SpiritlevelError(
             "the study is made in an interactive session, of which other processes know nothing: "
             'write it to a file, or use engine="here"'
@@ -189,7 +192,7 @@ def _executed(name: str, file: str, package: str, text: str) -> ModuleType:
     linecache.cache.setdefault(file, (len(text), None, text.splitlines(True), file))
     sys.modules[name] = module
     try:
-        exec(compile(text, file, "exec"), vars(module))
+        exec(compile(text, file, "exec", dont_inherit=True), vars(module))
     except SpiritlevelError:
         raise
     except (Exception, SystemExit) as error:

@@ -94,6 +94,17 @@ class Store:
             return sorted(found.values(), key=lambda one: (canonical(one.config), one.seed))
         return [_in_order(found[r.key], study) for r in study.runs() if r.key in found]
 
+    def refuse_mixtures(self) -> None:
+        """Runs of a training that was changed since, or of another study, are no one's table."""
+        query = "SELECT count(*) FROM runs WHERE state = 'done' GROUP BY definition ORDER BY rowid"
+        counts = [str(row[0]) for row in self._rows(query)]
+        if len(counts) > 1:
+            raise SpiritlevelError(
+                f"store={str(self.path)!r} holds the networks of {len(counts)} trainings "
+                f"({', '.join(counts[:-1])} and {counts[-1]}): another study, or another version "
+                "of its code; name the study's file, which says what belongs together"
+            )
+
     def history(self, key: str) -> History | None:
         """The course of one training, where it was handed over."""
         doors.a("key", key, str, "the key of a network")

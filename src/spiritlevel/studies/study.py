@@ -17,7 +17,7 @@ from spiritlevel.base.version import __version__
 from spiritlevel.measures.asking import Asked, asked
 from spiritlevel.objective import Objective
 from spiritlevel.results.history import History
-from spiritlevel.studies.definition import canonical, definition, digest
+from spiritlevel.studies.definition import canonical, definition, digest, refuse_edited
 from spiritlevel.studies.messages import Run
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Wanted:
     asked: Asked
     moved: bool
     definition: str
+    own: str = ""  # of the source of a measure of the user's own
 
     @property
     def label(self) -> str:
@@ -108,7 +109,7 @@ class Study:
         doors.a("settings", self.settings, Mapping, "a dict of settings of measure()")
         _settings(self.settings)
         doors.names_if_any("controls", self.controls)
-        _ = self.configurations, self._seeds, self.wanted
+        _ = self.configurations, self._seeds, self.wanted, self.definition
 
     # The plan ----------------------------------------------------------------------------------
 
@@ -154,19 +155,22 @@ class Study:
 
     @functools.cached_property
     def definition(self) -> str:
-        """Of what trains: its source, or the version."""
+        """Of what trains: its source, or the version of the study of this name."""
         if self.version:
-            return f"version {self.version}"
-        if self.train_many is not None:
-            return definition("train_many", self.train_many)
-        return definition("train", self.train)
+            return f"version {self.version} of {self.name}"
+        return definition(*self._trainer)
+
+    @property
+    def _trainer(self) -> tuple[str, Callable[..., Any]]:
+        many = self.train_many
+        return ("train", self.train) if many is None else ("train_many", many)
 
     @functools.cached_property
     def wanted(self) -> dict[str, Wanted]:
         """All measures by their labels, in the order in which they are taken."""
         here, moved = (asked(given) if given else [] for given in self._asked())
         both = [(one, False) for one in here] + [(one, True) for one in moved]
-        found = [Wanted(one, far, self._taken(one, far)) for one, far in both]
+        found = [self._taken(one, far) for one, far in both]
         return {one.label: one for one in found}
 
     def _asked(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -176,12 +180,22 @@ class Study:
             doors.names_if_any(name, given)
         return self.measures, self.representative
 
-    def _taken(self, one: Asked, moved: bool) -> str:
+    def _taken(self, one: Asked, moved: bool) -> Wanted:
         """What a measure is: its label, the settings, this version, and the source of your own."""
         function, own = one.entry.function, ""
         if not function.__module__.startswith("spiritlevel.") and not self.version:
             own = definition(f"the measure {one.name}", function)
-        return digest(one.label, moved, _settings(self.settings), __version__, own or self.version)
+        parts = (one.label, moved, _settings(self.settings), __version__, own or self.version)
+        return Wanted(one, moved, digest(*parts), own)
+
+    def refuse_edited(self) -> None:
+        """Refuse where a file was edited since: its new text would not be what is run."""
+        if self.version:
+            return
+        refuse_edited(*self._trainer, self.definition)
+        for one in self.wanted.values():
+            if one.own:
+                refuse_edited(f"the measure {one.asked.name}", one.asked.entry.function, one.own)
 
     def runs(self) -> list[Run]:
         """Every network of the plan, one configuration after another."""
@@ -189,11 +203,16 @@ class Study:
         return [Run(config, seed, digest(config, seed, self.definition)) for config, seed in pairs]
 
     def jobs(self) -> list[Job]:
-        """Runs that are trained together: fixed by the plan, whatever is done already."""
+        """Runs that are trained together: fixed by the plan, whatever is done already.
+
+        What a network becomes depends on its stack by rounding. Stacks are filled seed by seed, so
+        that those that were full stay as they were when seeds are added.
+        """
         if self.train_many is None:
             return [(run,) for run in self.runs()]
         stacks: dict[Hashable, list[Run]] = {}
-        for run in self.runs():
+        runs, count = self.runs(), len(self._seeds)
+        for run in itertools.chain.from_iterable(runs[i::count] for i in range(count)):
             stacks.setdefault(self._kind(run), []).append(run)
         size = self.stack
         return [tuple(s[i : i + size]) for s in stacks.values() for i in range(0, len(s), size)]
@@ -232,7 +251,7 @@ class Study:
 
         made = chosen(engine, workers, ray_address, resources)
         doors.one_of("retry", retry, (True, False))
-        _ = self.definition  # refused before a file is made
+        self.refuse_edited()  # before a file is made
         kept = store if isinstance(store, Store) else Store(store, create=True)
         drive(self, kept, made, retry=retry)
         return kept

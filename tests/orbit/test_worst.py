@@ -1,0 +1,279 @@
+"""The worst case in a ball that no rescaling avoids: closed forms, brute force, its own witness."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from fractions import Fraction
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+import zoo
+from cases import BY_NAME, labels, randn
+from spiritlevel.orbit.classes import classes_of
+from spiritlevel.orbit.probing import reach_of
+from spiritlevel.orbit.proofs import Choice, chosen, least_mean
+
+UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
+HALF = Fraction(1, 2)
+
+
+class Product(nn.Module):
+    """y = relu(x a) b: one unit, whose orbit is one curve."""
+
+    def __init__(self, a: float) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor([a], dtype=torch.float64))
+        self.b = nn.Parameter(torch.tensor([1 / a], dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x * self.a) * self.b
+
+
+def product(a: float = 1.0) -> sl.Objective:
+    x = torch.tensor([[0.5], [1.0], [2.0]], dtype=torch.float64)
+    return sl.Objective(Product(a), (x, x), F.mse_loss)
+
+
+def tiny(widths: tuple[int, ...], seed: int = 0, *, bias: bool = True) -> sl.Objective:
+    """A net with a few units, some steps down from a random start."""
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for k in range(len(widths) - 1):
+            layers += [nn.Linear(widths[k], widths[k + 1], bias=bias), nn.ReLU()]
+    net = nn.Sequential(*layers[:-1]).double()
+    x, y = randn(20, widths[0], seed=seed), labels(20, classes=widths[-1])
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return sl.Objective(net, (x, y), F.cross_entropy)
+
+
+TINY = {
+    "two units": lambda: tiny((3, 2, 2)),
+    "four units": lambda: tiny((2, 4, 3), 1),
+    "no biases": lambda: tiny((3, 3, 2), 2, bias=False),
+    "two layers": lambda: tiny((2, 2, 2, 2), 3),
+    "two layers without biases": lambda: tiny((2, 2, 2, 2), 4, bias=False),
+}
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.5, 1.5])
+@pytest.mark.parametrize("a", [1.0, 2.0**-12, 2.0**7])
+def test_one_unit_in_closed_form(a: float, radius: float) -> None:
+    """The least is at a = b, and there (1 + rho / 2^(1/2))^2 the worst product: both ends meet."""
+    found = sl.orbit.worst_case(product(a), radius=radius)
+    exact = 1.75 * ((1 + radius / 2**0.5) ** 2 - 1) ** 2
+    assert found.lower == pytest.approx(exact, rel=1e-9)
+    assert found.lower <= exact * (1 + 1e-12)
+    assert found.searched == pytest.approx(exact, rel=1e-9)
+    assert found.upper is not None
+    assert found.upper >= exact
+
+
+def test_without_rescalings_it_is_the_worst_case_of_the_ball() -> None:
+    """Everything is what nothing moves: rho^2 lambda_max / 2 of a linear regression."""
+    net, x = nn.Linear(3, 1).double(), randn(30, 3)
+    objective = sl.Objective(net, (x, net(x).detach() + 1.0), F.mse_loss)
+    params = {name: p.clone() for name, p in objective.params.items()}
+    params["bias"] += 1.0
+    found = sl.orbit.worst_case(objective.at(params), radius=0.3)
+    rows = torch.cat([x, torch.ones(30, 1, dtype=torch.float64)], 1)
+    exact = 0.3**2 * float(torch.linalg.eigvalsh(rows.T @ rows / 30)[-1])
+    assert found.group.dim == 0
+    assert found.lower == pytest.approx(exact, rel=1e-4)
+    assert found.lower <= exact * (1 + 1e-9)
+
+
+def test_an_output_bias_is_the_same_everywhere() -> None:
+    """Of y = relu(x a) b + c only c is still, and the loss is the mean of its square."""
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.fill_(1e-3)
+    x = -torch.ones(4, 1, dtype=torch.float64)  # the unit never fires
+    found = sl.orbit.worst_case(sl.Objective(net, (x, 0 * x + 1e-3), F.mse_loss), radius=0.2)
+    assert found.lower == pytest.approx(0.2**2, rel=1e-6)
+
+
+PLACES = 40 if os.environ.get("SPIRITLEVEL_LONG") == "1" else 6
+
+
+def dense(objective: sl.Objective, radius: float) -> float:
+    """The rise that many searches in one ball meet."""
+    draws = torch.Generator().manual_seed(5)
+    ways = torch.randn(objective.size, 2, generator=draws, dtype=torch.float64)
+    axes = torch.linalg.eigh(sl.hessian(objective, compile=False).dense())[1][:, -2:]
+    many = torch.cat([ways, axes], 1)
+    return sl.worst_in_ball(objective, radius, starts=many, steps=30).rise
+
+
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("radius", [0.05, 0.6])
+@pytest.mark.parametrize("name", TINY)
+def test_no_point_of_the_orbit_is_below_the_bound(name: str, radius: float, layers: bool) -> None:
+    """Random places, each nearer to the one where least was met: never less than the bound."""
+    objective = TINY[name]()
+    group = sl.symmetries(objective)
+    group = group.layerwise() if layers else group
+    found = sl.orbit.worst_case(objective, group, radius=radius)
+    assert found.lower > 0
+    draws, best, low = torch.Generator().manual_seed(0), group.identity(), math.inf
+    for k in range(PLACES):
+        step = torch.randn(group.dim, generator=draws, dtype=torch.float64) * (k > 0) * 0.8**k
+        there = dense(group.apply(found.home, best + step), radius)
+        assert there >= found.lower * (1 - 1e-6)
+        if there < low:
+            best, low = best + step, there
+
+
+class Gated(nn.Module):
+    """Squares of units, and units that two maps multiply: exponents other than 1 and -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square, self.gate, self.up = (nn.Linear(3, 3) for _ in range(3))
+        self.down, self.out = nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gated = self.gate(x).relu() * self.up(x)
+        return self.down(gated) + self.out(self.square(x).relu() ** 2)
+
+
+def gated() -> sl.Objective:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = Gated().double()
+    return sl.Objective(net, (randn(20, 3), labels(20, classes=2)), F.cross_entropy)
+
+
+def holds(objective: sl.Objective, radius: float, places: int, rel: float) -> None:
+    """At random log-scales, up to far ones: inside the ball, and no lower than was said."""
+    found = sl.orbit.worst_case(objective, radius=radius)
+    assert found.proof is not None
+    assert found.proof.holds(radius)
+    for seed in range(places):
+        t = found.group.random(seed, 0.5 * seed)
+        twin, step = found.group.apply(found.home, t), found.witness(t)
+        assert float(step.double().norm()) <= radius * (1 + 1e-9)
+        rise = twin.at(twin.vector + step).value() - twin.value()
+        assert rise >= found.lower * (1 - rel)
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.6, 4.0])
+@pytest.mark.parametrize("name", [*TINY, *zoo.SHAPES, "gated"])
+def test_the_witness_is_there_wherever_one_is(name: str, radius: float) -> None:
+    if name in zoo.SHAPES:
+        objective = zoo.trained(name).objective()
+    else:
+        objective = gated() if name == "gated" else TINY[name]()
+    holds(objective, radius, 6, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["embedding", "TransformerEncoderLayer", "Llama"])
+def test_the_witness_of_larger_networks(name: str) -> None:
+    """Their norms have an eps that does not move along."""
+    holds(BY_NAME[name].objective(), 0.1, 4, 1e-4)
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_factors_of_units_stay_inside_where_sides_differ(units: int) -> None:
+    """Both sides for small factors, one side to take a unit away: the two ways meet at 0.17."""
+    objective = tiny((2, units, 2), 7)
+    group = sl.symmetries(objective)
+    reach = reach_of(objective, group, classes_of(group, objective))
+    for share in (-1.0, -0.6, -0.58, -0.3, 0.2, 3.0):
+        x = torch.cat([torch.zeros(reach.free).double(), share * reach.scale])
+        proof, rises = reach.proof(x, 1.0), []
+        for shift in (-6.0, -0.5, 0.0, 2.0, 9.0):
+            t = torch.full((units,), shift).double()
+            twin = group.apply(objective, t)
+            step = reach.elsewhere(reach.step(x), t, twin.vector)
+            assert float(step.norm()) <= proof.length * (1 + 1e-12)
+            rises.append(twin.at(twin.vector + step).value())
+        assert rises == pytest.approx(rises[:1] * 5, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["four units", "two layers"])
+def test_the_given_point_does_not_matter(name: str) -> None:
+    objective = TINY[name]()
+    group = sl.symmetries(objective)
+    here = sl.orbit.worst_case(objective, group, radius=0.3)
+    for seed in range(3):
+        twin = group.apply(objective, group.random(seed, 2.0))
+        there = sl.orbit.worst_case(twin, group, radius=0.3)
+        assert there.lower == pytest.approx(here.lower, rel=5e-3)  # of a search
+        assert there.searched == pytest.approx(here.searched, rel=1e-3)
+
+
+def test_a_certificate_that_is_tampered_with_breaks() -> None:
+    found = sl.orbit.worst_case(TINY["two layers without biases"](), radius=0.3)
+    assert found.proof is not None
+    proof, (choice,) = found.proof, found.proof.choices
+    assert proof.holds(0.3)
+    assert not proof.holds(0.29)
+    first, *rest = choice.weights
+    for weights in (
+        (first + Fraction(1, 10**30), *rest),
+        (-first, *rest),
+        tuple(2 * y for y in choice.weights),
+        (Fraction(1), *(Fraction(0) for _ in rest)),
+    ):
+        changed = dataclasses.replace(choice, weights=weights)
+        assert not dataclasses.replace(proof, choices=(changed,)).holds(0.3)
+    longer = dataclasses.replace(choice, lengths=tuple(1.01 * a for a in choice.lengths))
+    assert not dataclasses.replace(proof, choices=(longer,)).holds(0.3)
+
+
+def test_weights_are_found_in_rational_numbers() -> None:
+    """A third each along a path of three; a square has 2/3 on the side of the smaller exponent."""
+    path = [((0, Fraction(1)),), ((0, Fraction(-1)), (1, Fraction(1))), ((1, Fraction(-1)),)]
+    found = chosen("abc", path, [1.0, 2.0, 4.0])
+    assert found is not None
+    assert found.weights == (Fraction(1, 3),) * 3
+    assert found.length == pytest.approx(2.0, rel=1e-15)
+    square = chosen("ab", [UP, ((0, Fraction(-2)),)], [1.0, 8.0])
+    assert square is not None
+    assert square.weights == (Fraction(2, 3), Fraction(1, 3))
+    assert square.length == pytest.approx(2.0, rel=1e-15)
+    assert chosen("ab", [UP, UP], [1.0, 1.0]) is None  # both grow
+    assert chosen("abc", [UP, DOWN, UP], [1.0, 1.0, 1.0]) is None  # not just one
+    assert not Choice(("a",), (UP,), (1.0,), (Fraction(1),)).holds()
+
+
+def test_the_program_takes_the_least_mean() -> None:
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    exponents = csr_matrix(np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1], [1, 0]]))
+    logs = np.array([0.0, 1.0, 2.0, -2.0, -0.5])
+    assert least_mean(exponents, logs) == [2, 3]
+    assert least_mean(exponents, logs + np.array([0, 0, 9.0, 9.0, 0])) == [1, 4]
+    assert least_mean(exponents[[0, 2]], logs[[0, 2]]) == []
+
+
+def test_a_unit_that_is_dead_is_no_obstacle() -> None:
+    objective = tiny((3, 3, 2), 6)
+    params = {name: p.clone() for name, p in objective.params.items()}
+    params["0.weight"][1] = 0
+    params["0.bias"][1] = 0
+    found = sl.orbit.worst_case(objective.at(params), radius=0.3)
+    assert 0 < found.lower <= found.searched
+
+
+def test_it_says_what_it_is() -> None:
+    found = sl.orbit.worst_case(product(), radius=0.05)
+    assert "within 0.05 of every point of the orbit the loss rises by at least 0.00906" in str(
+        found
+    )
+    assert found.certificate.verdict == "exact"
+    with pytest.raises(sl.SpiritlevelError, match="radius=-1: give a positive number"):
+        sl.orbit.worst_case(product(), radius=-1)
