@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spiritlevel.studies import analyse
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
 
@@ -31,6 +33,12 @@ def test_the_tables_are_those_of_the_networks(monkeypatch: pytest.MonkeyPatch) -
     assert max(row.partial.value for row in whole if row.partial) <= 0.25
     robust = [row.name for row in whole if row.signs and row.signs.largest < 0.995]
     assert robust == ["pac_bayes_magnitude_flatness"]
+    assert f"(p = {whole['hessian_trace'].p:.3f}), and its least value" in PAGE.replace("\n", " ")
+    assert whole["orbit_trace"].p < 0.05 < whole["hessian_trace"].p
+    mlps = analyse(whole.networks, where={"network": "mlp"}, resamples=10)
+    for part in (whole, mlps, mlp, cnn):  # relative to the size of each weight
+        first = max(part, key=lambda row: row.psi or 0.0)
+        assert first.name in ("adaptive_average", "pac_bayes_magnitude_flatness")
     words = " ".join(re.sub(r"[`*]", "", PAGE).split())
     for part, name, sentence in (
         (whole, "hessian_trace", "a Kendall tau of {} as they were handed over"),
@@ -40,8 +48,11 @@ def test_the_tables_are_those_of_the_networks(monkeypatch: pytest.MonkeyPatch) -
     for part, name, said in (
         (mlp, "hessian_trace", "trace 0.54"),
         (mlp, "hessian_spectral", "spectral norm 0.51"),
-        (mlp, "parameter_norm", "the MLPs among them with −0.46"),
-        (cnn, "adaptive_average", "0.50 and 0.46 among CNNs"),
+        (mlp, "parameter_norm", "those of them with true labels with −0.46"),
+        (mlps, "parameter_norm", "the MLPs among them with 0.02"),
+        (cnn, "adaptive_average", "first among CNNs with true labels (0.50, 0.46)"),
+        (mlp, "adaptive_average", "among such MLPs (0.65, 0.64)"),
+        (mlp, "adaptive_spectral", "adaptive_spectral (0.66)"),
     ):
         digits = re.findall(r"−?\d\.\d\d", said)[0].replace("−", "-")
         assert f"{part[name].tau.value:.2f}" == digits
