@@ -93,6 +93,36 @@ def test_a_study_goes_from_its_file_to_its_page(folder: Path) -> None:
     assert "largest tau" in text
 
 
+def test_only_a_study_knows_what_was_planned(folder: Path) -> None:
+    """A store that is half done, and a table of it, are not said to be all of it."""
+    run("run", "grid.py", "--json", "run.json")
+    run("export", "grid.py", "--csv", "networks.csv")
+    more = (folder / "grid.py").read_text().replace("[3, 4, 5]", "[3, 4, 5, 6]")
+    (folder / "grid.py").write_text(more, encoding="utf-8")
+    of_all, pages = "10 of 16 planned networks are here, 2 failed, 4 not yet trained.", {}
+    for source in ("grid.py", "grid.db", "networks.csv", "run.json"):
+        code, text = run("report", source, "-o", "page.html", "--json", "told.json")
+        assert code == 0, text
+        page = (folder / "page.html").read_text(encoding="utf-8")
+        pages[source] = (page, text)
+        assert (of_all in page, "10 of 16 networks, 2 failed" in text) == (
+            (source == "grid.py",) * 2
+        )
+    assert "10 of 12 planned networks are here, 2 failed." in pages["run.json"][0]
+    for source, failed in {"grid.db": ", 2 failed", "networks.csv": ""}.items():
+        page, text = pages[source]
+        assert f"10 networks are here{failed}; how many were planned is not known." in page
+        assert f"10 networks{failed} (" in text
+        assert "none failed" not in page
+        assert " of 1" not in text.partition("10 networks")[2]
+    text = run("status", "grid.db")[1]
+    assert text.startswith("10 runs done, 2 failed")
+    assert "how many were planned is known with the study only" in text
+    assert run("status", "grid.py")[1].startswith("10 of 16 runs done, 2 failed")
+    other = run("report", "run.json", "--outcome", "other")[1]
+    assert "10 of 12 networks, 2 failed" in other, "what was told stays told"
+
+
 def test_another_outcome_and_controls_are_ranked_from_what_is_there(folder: Path) -> None:
     run("run", "grid.py", "--json", "run.json")
     tau = read(folder / "run.json")["path_norm"].tau.value
@@ -127,10 +157,70 @@ def test_the_page_of_findings_is_drawn_from_json_alone(folder: Path) -> None:
     assert "<title>Mine</title>" in (folder / "page.html").read_text(encoding="utf-8")
 
 
-def test_resources_are_for_ray(folder: Path) -> None:
-    code, text = run("run", "grid.py", "--gpus", "0.5", "--memory", "2")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--gpus", "0.5", "--memory", "2"), "--gpus needs --engine ray"),
+        (("--memory", "2", "--engine", "pool"), "--memory needs --engine ray"),
+        (("--ray-address", "auto"), "--ray-address needs --engine ray"),
+        (("--workers", "2"), "--workers 2 needs --engine pool or --engine ray"),
+    ],
+)
+def test_what_an_engine_needs_is_told_by_its_option(
+    folder: Path, words: tuple[str, ...], message: str
+) -> None:
+    code, text = run("run", "grid.py", *words)
     assert code == 2
-    assert 'resources needs engine="ray"' in text
+    assert message in text
+    assert "=" not in text
+    assert not (folder / "grid.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--store", "nowhere.db"), "--store is for the file of a study"),
+        (("--name", "nosuch"), "--name is for the file of a study"),
+        (("--full",), "--full is for the file of a study or a protocol, and"),
+        (("--seeds", "3"), "--seeds is for the file of a study"),
+    ],
+)
+def test_no_study_is_chosen_where_networks_are_read(
+    folder: Path, words: tuple[str, ...], message: str
+) -> None:
+    run("run", "grid.py", "--json", "run.json")
+    run("export", "grid.py", "--csv", "networks.csv")
+    to = ("--csv", "again.csv")
+    for command in (
+        *(("status", "grid.db"), ("report", "grid.db"), ("export", "grid.db", *to)),
+        *(("report", "networks.csv"), ("export", "networks.csv", *to), ("report", "run.json")),
+    ):
+        code, text = run(*command, *words)
+        assert code == 2, command
+        assert message in text
+        assert f"{command[1]} is " in text
+    assert not (folder / "again.csv").exists()
+
+
+def test_a_table_is_exported_and_never_executed(folder: Path) -> None:
+    run("run", "grid.py")
+    run("export", "grid.py", "--csv", "networks.csv")
+    assert run("export", "networks.csv", "--csv", "again.csv")[0] == 0
+    assert (folder / "again.csv").read_text() == (folder / "networks.csv").read_text()
+    (folder / "code.csv").write_text("open('executed', 'w')")
+    (folder / "code.json").write_text("open('executed', 'w')")
+    for command in ("status", "run"):
+        for source in ("networks.csv", "code.csv", "code.json"):
+            code, text = run(command, source)
+            assert code == 2
+            assert f"{source} holds networks, and no study: spiritlevel study report ranks" in text
+    assert "path='code.csv' holds no networks" in run("export", "code.csv", "--csv", "a.csv")[1]
+    assert not (folder / "executed").exists()
+    for command in ("status", "run"):
+        assert ("CSV" in CliRunner().invoke(app, ["study", command, "--help"]).stdout) is (
+            command == "run"  # of --csv
+        )
+    assert "or a CSV of" in run("export", "--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -146,14 +236,16 @@ def test_resources_are_for_ray(folder: Path) -> None:
         (("export", "grid.py", "--csv", "no/a.csv"), "there is no folder no"),
         (("run", "grid.py", "-o", "page.json"), "writes an HTML page; use --json page.json"),
         (("run", "broken.py"), "broken.py cannot be imported"),
-        (("run", "empty.py"), "there are: none"),
-        (("run", "grid.py", "--name", "other"), "there are: 'small'"),
+        (("run", "empty.py"), "has no study: define one at its top level, study = Study(...)"),
+        (("run", "grid.py", "--name", "other"), "in a shell --name); there are: 'small'"),
+        (("run", "some.db"), "is a store, which cannot train: name the file of its study, and"),
     ],
 )
 def test_mistakes_are_told_in_one_line(folder: Path, words: tuple[str, ...], message: str) -> None:
     (folder / "table.json").write_text(json.dumps(tables.table()), encoding="utf-8")
     (folder / "broken.py").write_text("import nowhere_to_be_found", encoding="utf-8")
     (folder / "empty.py").write_text("x = 1", encoding="utf-8")
+    Store(folder / "some.db", create=True).close()
     code, text = run(*words)
     assert code == 2
     assert message in text
@@ -180,8 +272,9 @@ def test_some_of_the_networks(folder: Path) -> None:
         assert code == 0, text
         found = read(folder / "some.json")
         assert {n.key for n in found.networks} == {n.key for n in some}
-        assert "only networks with shift = 9.0" in text
-        assert f"5 of {12 if source.startswith('grid') else 10} networks" in text
+        assert "only networks with shift = 9.0: 5 of 10" in text
+        assert "of 12" not in text, "of all values"
+        assert found.provenance["planned"] is None
     for wrong, message in {
         "shift=1.5": "where['shift']=1.5 is not known; choose one of 0.0, 9.0",
         "height=3": "an axis in where='height' is not known; choose one of 'shift', 'width'",

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize
 import spiritlevel as sl
 import studied
 from browsing import background, opened, scroll_width
-from spiritlevel.report.study import two
+from spiritlevel.report.study import study_words, two
 from spiritlevel.report.study_data import five, scatter_data
 from spiritlevel.report.study_limits import limits
 from spiritlevel.results.ranking import axis_of, lines
@@ -244,6 +244,31 @@ def test_limits_name_what_did_not_vary_and_few_seeds() -> None:
     assert "Nothing is said of what did not vary: batch size (64)." in said
     assert "Some configurations have 2 seeds" in said
     assert "failed" not in said
+
+
+@pytest.mark.parametrize(
+    ("planned", "failed", "page", "line"),
+    [
+        (
+            123,
+            3,
+            "120 of 123 planned networks are here, 3 failed.",
+            "120 of 123 networks, 3 failed",
+        ),
+        (120, 0, "120 of 120 planned networks are here, none failed.", "120 of 120 networks"),
+        (130, 3, "are here, 3 failed, 7 not yet trained.", "120 of 130 networks, 3 failed"),
+        (130, None, "120 of 130 planned networks are here, 10 are not.", "120 of 130 networks"),
+        (None, None, "120 networks are here; how many were planned is not known.", "120 networks"),
+        (None, 3, "120 networks are here, 3 failed; how many were", "120 networks, 3 failed"),
+    ],
+)
+def test_what_was_planned_is_said_where_it_is_known(
+    planned: int | None, failed: int | None, page: str, line: str
+) -> None:
+    whole = studied.full(told={**studied.TOLD, "planned": planned, "failed": failed})
+    assert page in study_words(whole)["made"]
+    assert whole.made().startswith(f"{line} (")
+    assert ("failed and are" in " ".join(limits(whole))) is bool(failed)
 
 
 # Every page ---------------------------------------------------------------------------------------

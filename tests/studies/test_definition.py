@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import tiny
 
-from spiritlevel import SpiritlevelError
 from spiritlevel.studies import load_study
 
 FILE = """
@@ -46,19 +45,6 @@ def test_a_changed_definition_is_a_new_run(tmp_path: Path, old: str, new: str, s
     file.write_text(FILE.replace(old, new))
     after = {run.key for run in load_study(file).runs()}
     assert before <= after if same else not before & after
-
-
-def test_studies_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "several of test-study.py"
-    file.write_text(FILE + 'other = Study("other", {"width": [2]}, train)\n')
-    assert load_study(file, "other").configurations == ({"width": 2},)
-    with pytest.raises(SpiritlevelError, match="name one study of it; there are: 'mine', 'other'"):
-        load_study(file)
-    file.write_text("1 / 0")
-    with pytest.raises(SpiritlevelError, match="cannot be imported: ZeroDivisionError"):
-        load_study(file)
-    with pytest.raises(SpiritlevelError, match=r"cannot be read: .*No such file"):
-        load_study(tmp_path / "none.py")
 
 
 def _other(config: Any, seed: int) -> Any:

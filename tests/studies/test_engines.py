@@ -245,7 +245,7 @@ def test_the_default_dtype_is_sent() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("raise SystemExit(3)", "tiny.py cannot be imported by a worker: SystemExit: 3"),
+        ("raise SystemExit(3)", "tiny.py cannot be imported: SystemExit: 3"),
         ("1 / 0", "tiny.py cannot be imported: ZeroDivisionError: division by zero"),
         ("", "a module of the study cannot be imported by a worker: AttributeError"),
     ],

@@ -20,10 +20,11 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.results.history import Epoch, History
 from spiritlevel.results.study import Network
 from spiritlevel.studies import Store, Study, read_csv
-from spiritlevel.studies.exports import to_csv
+from spiritlevel.studies.exports import columns, to_csv
 from spiritlevel.studies.study import Trained
 
 NUMBERS = {"gap": -0.0, "nan": math.nan, "inf": -math.inf, "gap error": 0.1 + 0.2, "tiny": 5e-324}
+LATIN = os.fsdecode(b"\xff.npy")
 EPOCHS = (Epoch(1, 5, 0.5, 0.1, 0.01),)
 
 
@@ -164,6 +165,56 @@ def test_any_text_and_number_goes_through_csv(tmp_path: Path) -> None:
     assert same(read_csv(tmp_path / "t.csv"), [*networks, measured])
 
 
+NAMES = (
+    *(
+        "foo",
+        "foo error",
+        "foo error error",
+        "bar error",
+        "bar",
+        "number.x",
+        "config.x",
+        "numbers.x",
+    ),
+    *(
+        "key",
+        "seed",
+        "x",
+        '"x"',
+        '"x" error',
+        '"',
+        "number.x error",
+        "a\nb",
+        "ü",
+        "1e3",
+        "null",
+        "",
+    ),
+    *("keskar(eps=5e-4) @ representative", "error", " error", "values.x", "a,b", LATIN),
+)
+
+
+@pytest.mark.parametrize("config", [{}, {"x": 1}, {"x error": 2, "key": "k"}])
+def test_measures_of_any_name_go_through_csv(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Also such as read like an error, an axis or a number; of one of them, too."""
+    for labels in (NAMES, NAMES[::-1], *([name] for name in NAMES)):
+        numbers = {"x": 0.5, "x error": 1.5}
+        values = {name: float(place) for place, name in enumerate(labels)}
+        errors = {name: 100.0 + place for place, name in enumerate(labels)}
+        one = Network("k", config, 3, numbers, values, errors)
+        to_csv([one], tmp_path / "t.csv")
+        assert same(read_csv(tmp_path / "t.csv"), [one])
+        assert len(columns([one])) == 2 + len(config) + 2 + 2 * len(labels)
+
+
+def test_a_table_of_before_is_read_and_written_as_it_is(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs" / "fashion.csv"
+    networks = read_csv(docs)
+    assert len(networks) == 576
+    to_csv(networks, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == docs.read_text()
+
+
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "key,seed\na,b\n", "key,seed\na\n"])
 def test_a_table_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.csv").write_text(text)
@@ -244,6 +295,18 @@ def test_foreign_files_are_left_as_they_are(
             begin()
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["s.db"]
+
+
+@pytest.mark.parametrize("ask", [Store.networks, Store.status, lambda store: light().run(store)])
+def test_nobody_says_that_all_is_kept_in_a_broken_file(
+    made: Path, tmp_path: Path, ask: Callable[[Store], Any]
+) -> None:
+    held = bytearray(made.read_bytes())
+    held[4096:] = b"\xff" * (len(held) - 4096)
+    (tmp_path / "s.db").write_bytes(held)
+    said = r"malformed: some of what it held may be lost; put a copy of it in its place, or name"
+    with pytest.raises(SpiritlevelError, match=said), Store(tmp_path / "s.db") as store:
+        ask(store)
 
 
 def test_no_file(tmp_path: Path) -> None:

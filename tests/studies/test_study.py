@@ -108,6 +108,8 @@ def test_stacks_that_are_full_stay_when_seeds_are_added(tmp_path: Path, log: Pat
         ({"grid": {"width": [None]}}, "'width': None; give names with numbers, texts or booleans"),
         ({"grid": {"width": [float("nan")]}}, "'width': nan; give a finite number"),
         ({"grid": {"width": [2, 2]}}, "twice, at 0 and 1: leave one out"),
+        ({"grid": [{"a": 1}, {"b": 2}]}, "{'b': 2} without 'a', which others have: give all of"),
+        ({"grid": [{"a": 1}, {"b": 2, "a": 1}]}, "{'a': 1} without 'b', which others have"),
         ({"grid": "width"}, "grid is a str; give axes"),
         ({"grid": [3]}, "a configuration of grid is a int; give a dict"),
         ({"seeds": 0}, "seeds=0: give a whole number of at least 1"),

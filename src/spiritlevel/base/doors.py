@@ -86,13 +86,20 @@ def file(path: Any) -> Path:
     """The path; refuse one that no file can be written to."""
     a("path", path, (str, os.PathLike), "the name of a file")
     found = Path(path)
-    if not str(path) or found.is_dir() or not found.parent.is_dir():
+    try:
+        right = str(path) and not found.is_dir() and found.parent.is_dir()
+    except OSError as error:  # a name that is too long
+        raise SpiritlevelError(f"path={str(path)!r}: {error.strerror}; give another name") from None
+    if not right or "\0" in str(path):
         raise SpiritlevelError(f"path={str(path)!r}: give a file in a folder that there is")
     return found
 
 
 def shown(value: Any) -> str:
     """In one short line: tensors and modules print many."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of an object that is half made
+        text = "\n"
     short = len(text) <= 80 and "\n" not in text
     return text if short else f"a {type(value).__name__}"

@@ -11,12 +11,24 @@ class ChangedError(SpiritlevelError):
 
 def first_line(error: BaseException, most: int | None = None) -> str:
     """What an error says, as much of it as fits into one line; its kind if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:most]
+    return (_said(error) or type(error).__name__).splitlines()[0][:most]
 
 
 def in_one_line(error: BaseException, most: int | None = None) -> str:
     """The kind of an error that is not ours, and what it says."""
     if isinstance(error, SpiritlevelError):
         return first_line(error, most)
-    said = first_line(error, most) if str(error).strip() else "no message"
+    said = first_line(error, most) if _said(error) else "no message"
     return f"{type(error).__name__}: {said}"
+
+
+def writable(text: str) -> str:
+    """The text in characters that any file takes: names of files may hold others."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return writable(str(error)).strip()
+    except Exception:  # a text that cannot be made says nothing
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.doors import a, number, shown
-from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.errors import SpiritlevelError, first_line, writable
+from spiritlevel.base.estimate import Estimate, Status
 
 SEEDS = range(-(2**63), 2**64)  # what torch's generators take
 
@@ -39,6 +41,41 @@ def returned(name: str, value: Any) -> None:
         raise SpiritlevelError(
             f"{name} returned a {type(value).__name__}; give a function that returns a number"
         )
+
+
+def estimate(name: str, found: Any) -> Estimate:
+    """What a function gave as its number, in Python's own; refuse what is no estimate of one."""
+    if not isinstance(found, Estimate):
+        returned(name, found)
+        return Estimate(float(found))
+    kinds: dict[str, tuple[type, str]] = {
+        "status": (Status, "a Status"),
+        "remedy": (str, "a text, or leave it out"),
+    }
+    for field, (kind, wanted) in kinds.items():
+        if not isinstance(value := getattr(found, field), kind):
+            raise SpiritlevelError(
+                f"{name} returned an Estimate with {field}={shown(value)}: give {wanted}"
+            )
+    fields = ("value", "stderr", "residual", "bound", "matvecs", "seconds")
+    numbers: Any = {field: _plain(name, field, getattr(found, field)) for field in fields}
+    return replace(found, **numbers, remedy=writable(found.remedy))
+
+
+def _plain(name: str, field: str, value: Any) -> float | int | None:
+    """None only where there may be no number."""
+    if value is None and field in ("stderr", "residual", "bound"):
+        return None
+    try:
+        if type(value) is int and abs(value) < 2**63:
+            return value
+        if value is None or isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise SpiritlevelError(
+            f"{name} returned an Estimate with {field}={shown(value)}: give a number"
+        ) from None
 
 
 def bijection(name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spiritlevel.studies.store import Store
     from spiritlevel.studies.study import Study
 
+TABLES = (".csv", ".json", ".parquet")
 SQLITE = b"SQLite format 3\0"  # what a store begins with
 
 
@@ -41,6 +42,16 @@ def study_from(
         raise SpiritlevelError(
             f"{where!r}: there is no such file; name one that defines a Study, or a protocol: "
             f"{', '.join(known)}"
+        )
+    if Path(where).suffix in TABLES:
+        raise SpiritlevelError(
+            f"{where} holds networks, and no study: spiritlevel study report ranks them; for the "
+            "rest name the file of the study, or its store"
+        )
+    if is_store(Path(where)):
+        raise SpiritlevelError(
+            f"{where} is a store, which cannot train: name the file of its study, and the store by "
+            f"--store {where}"
         )
     from spiritlevel.studies import load_study
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,7 +15,7 @@ from spiritlevel.cli.options import Files, expanded, names
 from spiritlevel.cli.writing import check_writable, say_written, write
 
 if TYPE_CHECKING:
-    from spiritlevel.results.study import Findings
+    from spiritlevel.results.study import Findings, Network
     from spiritlevel.studies.store import Store
     from spiritlevel.studies.study import Study
 
@@ -33,7 +34,7 @@ StoreOption = Annotated[
     typer.Option("--store", help="Where runs are kept; the file's name with .db if left out."),
 ]
 SourceArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A store, a study's file, or a CSV of networks.")
+    str, typer.Argument(metavar="SOURCE", help="A store, a study's file, or a protocol.")
 ]
 
 
@@ -69,6 +70,7 @@ class Work:
     @property
     def options(self) -> dict[str, Any]:
         """As Study.run takes them."""
+        self._refuse()
         asked = {
             "num_gpus": self.gpus,
             "memory": None if self.memory is None else self.memory * GIB,
@@ -81,6 +83,20 @@ class Work:
             "resources": resources or None,
             "retry": self.retry,
         }
+
+    def _refuse(self) -> None:
+        """In the words of the shell, what Study.run would say in Python's."""
+        from spiritlevel.base.errors import SpiritlevelError
+
+        here, ray = self.engine is EngineOption.here, self.engine is EngineOption.ray
+        if here and self.workers not in (None, 1):
+            raise SpiritlevelError(
+                f"--workers {self.workers} needs --engine pool or --engine ray: this process is one"
+            )
+        only = {"--ray-address": self.ray_address, "--gpus": self.gpus, "--memory": self.memory}
+        given = [option for option, value in only.items() if value is not None]
+        if given and not ray:
+            raise SpiritlevelError(f"{given[0]} needs --engine ray")
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,19 @@ class Plan:
         from spiritlevel.cli.planning import study_from
 
         return study_from(where, self.name, full=self.full, seeds=self.seeds)
+
+    def refuse(self, source: str, what: str, store: Path | None) -> None:
+        """Where networks are read, no study is chosen."""
+        from spiritlevel.base.errors import SpiritlevelError
+
+        asked = {"--store": store, "--name": self.name, "--seeds": self.seeds}
+        given = [option for option, value in asked.items() if value is not None]
+        given += ["--full"] if self.full else []
+        if given:
+            raise SpiritlevelError(
+                f"{given[0]} is for the file of a study or a protocol, and {source} is {what}: "
+                "leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -194,7 +223,7 @@ def report(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A store, a study's file, a CSV of networks, or what --json wrote.",
+            help="A store, a study's file, a protocol, a CSV of networks, or what --json wrote.",
         ),
     ],
     plan: Plan,
@@ -214,7 +243,12 @@ def report(
 @study.command()
 @expanded
 def export(
-    source: SourceArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A store, a study's file, a protocol, or a CSV of networks."
+        ),
+    ],
     plan: Plan,
     tables: Tables,
     store: StoreOption = None,
@@ -222,18 +256,16 @@ def export(
     """All networks of a store as a table, one line each: configuration, numbers, measures."""
     with one_line_errors() as console:
         from spiritlevel.base.errors import SpiritlevelError
+        from spiritlevel.studies.exports import to_csv, to_parquet
 
         check_writable(tables)
         if tables.csv is None and tables.parquet is None:
             raise SpiritlevelError("say where to: --csv networks.csv or --parquet networks.parquet")
-        planned, kept = _source(source, store, plan)
-        with kept:
-            if planned is None:
-                kept.refuse_mixtures()
-            if tables.csv is not None:
-                kept.to_csv(tables.csv, planned)
-            if tables.parquet is not None:
-                kept.to_parquet(tables.parquet, planned)
+        networks = _networks(source, store, plan)
+        if tables.csv is not None:
+            to_csv(networks, tables.csv)
+        if tables.parquet is not None:
+            to_parquet(networks, tables.parquet)
         for path in (tables.csv, tables.parquet):
             say_written(path, console)
 
@@ -260,9 +292,23 @@ def _source(source: str, store: Path | None, plan: Plan) -> tuple[Study | None, 
     from spiritlevel.studies.store import Store
 
     if is_store(Path(source)):
+        plan.refuse(source, "a store", store)
         return None, Store(source)
     planned = plan.study(source)
     return planned, Store(store_of(source, store))
+
+
+def _networks(source: str, store: Path | None, plan: Plan) -> Sequence[Network]:
+    from spiritlevel.studies.exports import read_csv
+
+    if Path(source).suffix == ".csv":
+        plan.refuse(source, "a CSV of networks", store)
+        return read_csv(source)
+    planned, kept = _source(source, store, plan)
+    with kept:
+        if planned is None:
+            kept.refuse_mixtures()
+        return kept.networks(planned)
 
 
 def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -> Findings:
@@ -271,21 +317,20 @@ def _found(source: str, store: Path | None, plan: Plan, asked: dict[str, Any]) -
 
     path = Path(source)
     if path.suffix == ".json":
+        plan.refuse(source, "what --json wrote", store)
         known = read_findings(path)
         told = {"name": known.name, "outcome": known.outcome, "controls": known.controls}
+        told |= {name: known.provenance[name] for name in ("planned", "failed")}
         return analyse(known.networks, **{**told, **asked}) if asked else known
     if path.suffix == ".csv":
-        from spiritlevel.studies.exports import read_csv
-
-        return analyse(read_csv(path), name=path.stem, **asked)
+        return analyse(_networks(source, store, plan), name=path.stem, **asked)
     planned, kept = _source(source, store, plan)
     with kept:
         if planned is not None:
             return planned.findings(kept, **asked)
         kept.refuse_mixtures()
-        told = kept.status()
-        counts = {"planned": told.planned, "failed": len(told.failed)}
-        return analyse(kept.networks(), name=path.stem, **counts, **asked)
+        failed = len(kept.status().failed) or None  # of how many, a store alone does not know
+        return analyse(kept.networks(), name=path.stem, failed=failed, **asked)
 
 
 def _say(kept: Store, planned: Study | None, console: Any) -> None:

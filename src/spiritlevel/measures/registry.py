@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spiritlevel.base import doors, tensor_doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.measures import (
     adaptive,
@@ -95,6 +95,8 @@ def register(
     for key, text in zip(WORDS, (title, family, reference, cost), strict=True):
         doors.a(key, text, str, "a text")
     doors.names("name", name if isinstance(name, str) else None)
+    if name != writable(name):
+        raise SpiritlevelError(f"name={name!r} cannot be written to a file: choose another name")
     if name in MEASURES:
         raise SpiritlevelError(f"there is a measure {name!r} already; choose another name")
     doors.a("invariances", invariances, (tuple, list), f"some of {', '.join(INVARIANCES)}")
@@ -104,10 +106,7 @@ def register(
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def measured(instruments: Instruments, **parameters: Any) -> Estimate:
-            found = function(instruments.objective, **parameters)
-            if not isinstance(found, Estimate):
-                tensor_doors.returned(name, found)
-            return found if isinstance(found, Estimate) else Estimate(float(found))
+            return tensor_doors.estimate(name, function(instruments.objective, **parameters))
 
         shown = title or name.replace("_", " ")
         MEASURES[name] = Measure(

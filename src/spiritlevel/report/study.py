@@ -90,13 +90,16 @@ def _axis(name: str, values: Sequence[Any]) -> Words:
 
 
 def _made(findings: Findings) -> str:
-    """How many of the networks that were planned there are."""
-    told, there = findings.provenance, len(findings.networks)
-    failed, missing = told["failed"], max(told["planned"] - there - told["failed"], 0)
-    parts = [f"{there:,} of {told['planned']:,} planned networks are here"]
-    parts += [f"{failed:,} failed"] if failed else ["none failed"]
-    parts += [f"{missing:,} not yet trained"] if missing else []
-    return ", ".join(parts) + "."
+    """How many networks there are, and of how many that were planned, as far as that is known."""
+    planned, failed = findings.provenance["planned"], findings.provenance["failed"]
+    there = len(findings.networks)
+    of = "" if planned is None else f" of {planned:,} planned"
+    parts = [f"{there:,}{of} {'network is' if there == 1 and not of else 'networks are'} here"]
+    if failed is not None:
+        parts += [f"{failed:,} failed"] if failed else ["none failed"]
+    if planned is not None and (missing := planned - there - (failed or 0)) > 0:
+        parts += [f"{missing:,} not yet trained" if failed is not None else f"{missing:,} are not"]
+    return ", ".join(parts) + ("." if of else "; how many were planned is not known.")
 
 
 # The ranked figure -------------------------------------------------------------------------------

@@ -46,10 +46,10 @@ LEGEND = {
 
 
 class OfStudy(Provenance):
-    """How many networks were planned, and how many of them failed."""
+    """How many networks were planned, and how many of them failed: None where nobody says."""
 
-    planned: int
-    failed: int
+    planned: int | None
+    failed: int | None
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,13 @@ class Network:
     numbers: dict[str, float]  # "gap", "test_error", "train_loss", ...
     values: dict[str, float]  # label of a measure -> value, NaN where it was refused
     errors: dict[str, float]  # label -> half-width of its error
+
+    def __post_init__(self) -> None:
+        """Numbers of numpy and torch as Python's own, which every file and page takes."""
+        for part in ("config", "numbers", "values", "errors"):
+            own = {name: _own(value) for name, value in getattr(self, part).items()}
+            object.__setattr__(self, part, own)
+        object.__setattr__(self, "seed", _own(self.seed))
 
 
 @dataclass(frozen=True)
@@ -224,9 +231,8 @@ class Findings(Drawable, Result, kind="study", schema=1):
         told = self.provenance
         failed = f", {told['failed']} failed" if told["failed"] else ""
         axes = "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in self.axes.items())
-        return f"{len(self.networks):,} of {told['planned']:,} networks{failed}" + (
-            f" ({axes})" if axes else ""
-        )
+        planned = "" if told["planned"] is None else f" of {told['planned']:,}"
+        return f"{len(self.networks):,}{planned} networks{failed}" + (f" ({axes})" if axes else "")
 
     def scatter(
         self,
@@ -274,6 +280,11 @@ def _network(row: dict[str, str]) -> Network:
         if part in parts and text:
             parts[part][name] = _value(text) if part == "config" else float(text)
     return Network(row["key"], seed=int(row["seed"]), **parts)
+
+
+def _own(value: Any) -> Any:
+    single = hasattr(value, "item") and not getattr(value, "ndim", 0)
+    return value.item() if single else value
 
 
 def _written(value: Any) -> Any:

@@ -31,7 +31,7 @@ def analyse(
     seed: int = 0,
     name: str = "study",
     planned: int | None = None,
-    failed: int = 0,
+    failed: int | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> Findings:
     """How well each measure of the networks ranks one of their numbers, the `outcome`.
@@ -40,7 +40,8 @@ def analyse(
     for the sign error, is a number "<outcome>_stderr" of each network, or sqrt(e (1 - e) /
     `examples`) for its "test_error" e on so many test examples; environments with fewer than
     `least` effective pairs are left out of it. How many networks were `planned` and how many of
-    them `failed` is told, not used. `where` leaves only networks with these values of axes.
+    them `failed` is told where it is given, not used. `where` leaves only networks with these
+    values of axes; of how many that were planned nobody says.
     """
     begin, where = time.perf_counter(), {} if where is None else where
     _refuse(networks, resamples, examples, least, name, planned, failed)
@@ -49,8 +50,10 @@ def analyse(
     values, refused = _measured(kept, sample)
     found = tuple(rows(sample, values, least))
     notes = [*_notes(sample, len(networks), outcome, found), *_few(sample, values)]
-    notes += [f"only networks with {axis} = {value}" for axis, value in where.items()]
-    told = provenance(begin, notes, planned=planned or every + failed, failed=failed)
+    if where:
+        chosen = ", ".join(f"{axis} = {value}" for axis, value in where.items())
+        notes.append(f"only networks with {chosen}: {len(networks)} of {every}")
+    told = provenance(begin, notes, planned=None if where else planned, failed=failed)
     told |= {"refused": refused}
     given = tuple([controls] if isinstance(controls, str) else controls)
     varying = _axes([one.config for one in kept])
@@ -79,10 +82,13 @@ def _refuse(
     number("resamples", resamples, 1, whole=True)
     number("least", least, above=0)
     a("name", name, str, "the name of the study")
-    number("failed", failed, 0, whole=True)
-    for word, value in (("examples", examples), ("planned", planned)):
+    for word, value, lowest in (
+        ("examples", examples, 1),
+        ("planned", planned, 1),
+        ("failed", failed, 0),
+    ):
         if value is not None:
-            number(word, value, 1, whole=True)
+            number(word, value, lowest, whole=True)
 
 
 def _measured(

@@ -21,6 +21,7 @@ from spiritlevel.base.errors import SpiritlevelError
 MAGIC = b"SQLite format 3\0"
 OURS = 0x53504C56  # "SPLV", where SQLite keeps whose file it is
 SCHEMA = 1
+BROKEN = ("is malformed", "not a database")  # what SQLite says of a file that it cannot read
 PATIENCE = 60.0  # seconds that a writer waits for another one
 # Columns of numbers have no type: SQLite would store -0.0 in a REAL column as the integer 0.
 TABLES = """
@@ -151,9 +152,14 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _explanation(path: Path, error: object) -> SpiritlevelError:
+    if any(word in str(error) for word in BROKEN):
+        return SpiritlevelError(
+            f"store={str(path)!r}: {error}: some of what it held may be lost; put a copy of it in "
+            "its place, or name another file"
+        )
     return SpiritlevelError(
         f"store={str(path)!r}: {error}; what was written before is kept: mend that (a full disk, a "
-        "lock, a broken file) and run again"
+        "lock) and run again"
     )
 
 

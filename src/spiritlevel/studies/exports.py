@@ -16,10 +16,14 @@ from spiritlevel.base.requiring import required
 from spiritlevel.results.study import Network, networks_from_csv
 
 CONFIG, NUMBER, ERROR = "config.", "number.", " error"
+ELSE = (CONFIG, NUMBER, "numbers.", '"')  # what a measure's column does not begin with
 
 
 def columns(networks: Sequence[Network]) -> dict[str, list[Any]]:
-    """key, config.<axis>, seed, number.<name>, <label>, <label> error; None where one has none."""
+    """key, config.<axis>, seed, number.<name>, <label>, <label> error; None where one has none.
+
+    A label that reads like another column is quoted as in JSON.
+    """
     found: dict[str, list[Any]] = {"key": [one.key for one in networks]}
     for axis in _union(one.config for one in networks):
         found[CONFIG + axis] = [one.config.get(axis) for one in networks]
@@ -27,8 +31,8 @@ def columns(networks: Sequence[Network]) -> dict[str, list[Any]]:
     for name in _union(one.numbers for one in networks):
         found[NUMBER + name] = [one.numbers.get(name) for one in networks]
     for label in _union(one.values for one in networks):
-        found[label] = [one.values.get(label) for one in networks]
-        found[label + ERROR] = [one.errors.get(label) for one in networks]
+        found[_quoted(label)] = [one.values.get(label) for one in networks]
+        found[_quoted(label) + ERROR] = [one.errors.get(label) for one in networks]
     return found
 
 
@@ -93,12 +97,21 @@ def _network(head: list[str], row: list[str]) -> Network:
         elif name.startswith(NUMBER):
             numbers |= {name.removeprefix(NUMBER): float(text)} if text else {}
         elif before is not None and name == before + ERROR:
-            errors |= {before: float(text)} if text else {}
+            errors |= {_bare(before): float(text)} if text else {}
             before = None
         else:
-            values |= {name: float(text)} if text else {}
+            values |= {_bare(name): float(text)} if text else {}
             before = name
     return Network(key, config, seed, numbers, values, errors)
+
+
+def _quoted(label: str) -> str:
+    other = label in ("", "key", "seed") or label.startswith(ELSE) or label.endswith(ERROR)
+    return json.dumps(label) if other or not label.isprintable() else label
+
+
+def _bare(column: str) -> str:
+    return str(_value(column)) if column.startswith('"') else column
 
 
 def _cell(value: Any) -> str:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from spiritlevel.base.doors import shown
-from spiritlevel.base.errors import SpiritlevelError, in_one_line
+from spiritlevel.base.errors import SpiritlevelError, in_one_line, writable
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.scope import fixed_rng
 from spiritlevel.measures.given import before_training, refuse_given
@@ -37,23 +36,29 @@ ROUNDING = 1e-3  # of each number, where a training is repeated on a GPU or with
 
 def work(study: Study, task: Task) -> Iterator[Message]:
     """Train what has to be, and say what came of it; then measure it."""
-    begin = time.perf_counter()
     try:
-        with undisturbed(task[0].run.seed):
-            trained = _stored(study, task) or _again(study, task)
+        yield from _worked(study, task)
     except torch.OutOfMemoryError as error:  # others are at work on this GPU: later, again
         yield Died(_reason(error))
         return
-    took = (time.perf_counter() - begin) / len(task)
+    yield Ended()
+
+
+def _worked(study: Study, task: Task) -> Iterator[Message]:
+    begin = time.perf_counter()
+    with undisturbed(task[0].run.seed):
+        trained = _stored(study, task) or _again(study, task)
+    took, failed = (time.perf_counter() - begin) / len(task), set()
     for ask, found in zip(task, trained, strict=True):
         if ask.missing:
-            yield _finished(study, ask, found, took)
+            done = _finished(study, ask, found, took)
+            failed |= {ask.run.key} if done.error else set()
+            yield done
     for ask, found in zip(task, trained, strict=True):
         if isinstance(found, Trained):
-            yield from _measured(study, ask, found)
+            yield from () if ask.run.key in failed else _measured(study, ask, found)
         elif not ask.missing:  # it had been trained before
             yield from (_lost(ask, label, found) for label in ask.labels)
-    yield Ended()
 
 
 @contextlib.contextmanager
@@ -141,7 +146,9 @@ def _checked(study: Study, found: Any) -> Trained | BaseException:
             raise SpiritlevelError(
                 f"{name} returned history={shown(found.history)}: give a History"
             )
-    except SpiritlevelError as error:
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of what was handed over, which may be anything
         return error
     return replace(found, numbers=numbers)
 
@@ -150,8 +157,8 @@ def _numbers(name: str, given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise SpiritlevelError(f"{name} returned numbers={shown(given)}: give a dict of numbers")
     try:
-        return {str(key): _number(value) for key, value in given.items()}
-    except (TypeError, ValueError):
+        return {writable(str(key)): _number(value) for key, value in given.items()}
+    except (TypeError, ValueError, OverflowError):
         raise SpiritlevelError(f"{name} returned numbers={shown(given)}: give numbers") from None
 
 
@@ -165,8 +172,13 @@ def _finished(study: Study, ask: Ask, found: Trained | BaseException, took: floa
     host = platform.node()
     if not isinstance(found, Trained):
         return Finished(ask.run, _reason(found), seconds=took, host=host)
-    history = None if found.history is None else json.dumps(found.history.to_dict())
-    weights = _packed(found) if study.keep_weights else None
+    try:
+        history = None if found.history is None else json.dumps(found.history.to_dict())
+        weights = _packed(found) if study.keep_weights else None
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # what cannot be written down is lost
+        return Finished(ask.run, _reason(error), seconds=took, host=host)
     return Finished(ask.run, "", found.numbers, history, weights, took, host)
 
 
@@ -175,7 +187,7 @@ def _reason(error: BaseException) -> str:
     last = (traceback.extract_tb(error.__traceback__) or [None])[-1]
     if last is None or isinstance(error, SpiritlevelError):
         return in_one_line(error)
-    return f"{in_one_line(error)} ({Path(last.filename).name}, line {last.lineno})"
+    return writable(f"{in_one_line(error)} ({Path(last.filename).name}, line {last.lineno})")
 
 
 # Weights ----------------------------------------------------------------------------------------
@@ -211,11 +223,19 @@ def _at_weights(make: Callable[..., Objective], ask: Ask) -> Trained | BaseExcep
     try:
         with fixed_rng(ask.run.seed):
             objective = make(dict(ask.run.config), ask.run.seed)
+        if not isinstance(objective, Objective):
+            raise SpiritlevelError(
+                f"objective returned {shown(objective)}: return the Objective of a configuration"
+            )
+    except torch.OutOfMemoryError:
+        raise
     except (Exception, SystemExit) as error:
         return error
     try:
         return None if ask.weights is None else _unpacked(objective, ask.weights)
-    except (SpiritlevelError, SafetensorError, KeyError):  # of another network, or a broken file
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of another network, or a broken file: the training says what is wrong
         return None
 
 

@@ -46,6 +46,7 @@ def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
     doors.a("path", path, (str, os.PathLike), "the name of a Python file with a Study in it")
     doors.a("name", name, (str, type(None)), "the name of a study in that file")
     file = Path(path).absolute()
+    _refuse_taken(file)
     try:
         text = read_source(file)
     except (OSError, ValueError, SyntaxError) as error:
@@ -56,14 +57,41 @@ def load_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
     known = sys.modules.get(called)
     if known is not None and getattr(known, "__file__", None) != str(file):
         called = f"study_{abs(hash(str(file)))}"
-    module = _executed(called, str(file), "", text)
-    found = {one.name: one for one in vars(module).values() if isinstance(one, Study)}
+    return _of_name(str(path), _executed(called, str(file), "", text), name)
+
+
+def _of_name(path: str, module: ModuleType, name: str | None) -> Study:
+    """The only study of a module, or that of this name."""
+    found: dict[str, Study] = {}
+    for one in vars(module).values():
+        if isinstance(one, Study) and found.setdefault(one.name, one) is not one:
+            raise SpiritlevelError(
+                f"path={path!r} has two studies of the name {one.name!r}: give each one of its own"
+            )
     if name is None and len(found) == 1:
         return next(iter(found.values()))
+    if not found:
+        raise SpiritlevelError(
+            f"path={path!r} has no study: define one at its top level, study = Study(...)"
+        )
     if name not in found:
-        there = ", ".join(map(repr, found)) or "none"
-        raise SpiritlevelError(f"path={str(path)!r}: name one study of it; there are: {there}")
+        raise SpiritlevelError(
+            f"path={path!r}: name one study of it (name=, in a shell --name); there are: "
+            f"{', '.join(map(repr, found))}"
+        )
     return found[name]
+
+
+def _refuse_taken(file: Path) -> None:
+    """The folder of a study comes first where modules are looked for, here and in workers."""
+    other = sys.modules.get(file.stem)
+    package = getattr(other, "__file__", None) if hasattr(other, "__path__") else None
+    installed = package is not None and Path(package).parent.parent != file.parent
+    if file.stem in sys.stdlib_module_names or installed:
+        raise SpiritlevelError(
+            f"path={str(file)!r}: what imports {file.stem} would find this file in place of the "
+            "module of that name: rename it"
+        )
 
 
 def packed(study: Study) -> Source:
@@ -167,6 +195,6 @@ def _executed(name: str, file: str, package: str, text: str) -> ModuleType:
         exec(compile(text, file, "exec", dont_inherit=True), vars(module))
     except SpiritlevelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpiritlevelError(f"{file} cannot be imported: {in_one_line(error)}") from error
     return module

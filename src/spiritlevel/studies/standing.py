@@ -42,10 +42,11 @@ class Standing:
     """What is planned, done and failed; measures missing and refused, by label; who is at it.
 
     `seconds` is the time that workers took; `left` is what it will take at this pace, by the runs
-    that are claimed now (one if none is), None where nothing is known yet.
+    that are claimed now (one if none is), None where nothing is known yet. Without its study a
+    store knows neither what was planned nor what is missing.
     """
 
-    planned: int
+    planned: int | None
     done: int
     failed: tuple[Failure, ...]
     missing: dict[str, int]
@@ -59,7 +60,8 @@ class Standing:
 
     def lines(self) -> list[str]:
         """In words."""
-        told = [f"{self.done} of {self.planned} runs done, {len(self.failed)} failed"]
+        planned = "" if self.planned is None else f" of {self.planned}"
+        told = [f"{self.done}{planned} runs done, {len(self.failed)} failed"]
         told += [f"  {f.config} seed {f.seed}: {f.reason}" for f in self.failed[:SHOWN]]
         told += [f"  and {len(self.failed) - SHOWN} more"] if len(self.failed) > SHOWN else []
         told += [f"{label}: missing of {n} runs" for label, n in self.missing.items()]
@@ -71,6 +73,7 @@ class Standing:
             for c in self.claims
         ]
         left = f", about {duration(self.left)} left" if self.left else ""
+        told += [] if planned else ["how many were planned is known with the study only"]
         return [*told, f"{duration(self.seconds)} spent{left}"]
 
 
@@ -88,14 +91,14 @@ def standing(store: Store, study: Study | None) -> Standing:
     missing = {} if study is None else _missing(store, study, done)
     spent, left = _times(store, known, len(keys), missing)
     return Standing(
-        planned=len(keys),
+        planned=None if study is None else len(keys),
         done=len(done),
         failed=tuple(failures),
         missing=missing,
         refused=_refused(store, set(done), study),
         claims=_claims(store),
         seconds=spent,
-        left=left,
+        left=None if study is None else left,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from spiritlevel.studies.study import Job, Study
 
 WIDTHS = ("value", "stderr", "residual", "bound", "matvecs")
-RUN = "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-MEASURE = "INSERT OR IGNORE INTO measures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Only a row that is there already is left alone: OR IGNORE would drop one that is wrong, unsaid.
+RUN = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+MEASURE = "INSERT INTO measures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+LONGEST = 255 - len(".weights")  # bytes of a name, to which others beside it add
 
 
 class Store:
@@ -39,7 +42,9 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.database = Database(path, create=create)
+        if create:
+            _refuse_long(path)
+        self.database, self.closed = Database(path, create=create), False
 
     @property
     def path(self) -> Path:
@@ -51,6 +56,7 @@ class Store:
         return self.path.with_name(self.path.name + ".weights")
 
     def close(self) -> None:
+        self.closed = True
         self.database.close()
 
     def __enter__(self) -> Store:
@@ -110,7 +116,8 @@ class Store:
     def status(self, study: Study | None = None) -> Standing:
         """What is done, what failed and why, what is missing, who is at it, and the time left."""
         _refuse_other(study)
-        return standing(self, study)
+        with self._reading():
+            return standing(self, study)
 
     def to_csv(self, path: str | os.PathLike[str], study: Study | None = None) -> None:
         """One line a network; `read_csv` reads it."""
@@ -163,8 +170,18 @@ class Store:
             return None
 
     def _rows(self, query: str, *given: Any) -> list[tuple[Any, ...]]:
-        with explained(self.path):
+        with self._reading():
             return self.database.connection.execute(query, given).fetchall()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self.closed:
+            raise SpiritlevelError(
+                f"store={str(self.path)!r} is closed: open it again by Store(path), or ask inside "
+                "of its with"
+            )
+        with explained(self.path):
+            yield
 
     # What a driver writes, inside database.writing() -------------------------------------------
 
@@ -208,6 +225,17 @@ def _refuse_other(study: Any) -> None:
     from spiritlevel.studies.study import Study  # which a table alone does not need
 
     doors.a("study", study, (Study, type(None)), "the Study, or nothing for all runs")
+
+
+def _refuse_long(path: Any) -> None:
+    """Of a new store: its log and the folder of its weights have names that are longer still."""
+    given = Path(path) if isinstance(path, (str, os.PathLike)) else Path()
+    size = len(os.fsencode(given.name))
+    if size > LONGEST and (size > 255 or not given.exists()):
+        raise SpiritlevelError(
+            f"store is a name of {size} bytes: give one of at most {LONGEST}, since files beside "
+            "it have longer ones"
+        )
 
 
 def _file(done: Finished) -> str:

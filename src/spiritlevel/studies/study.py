@@ -119,6 +119,7 @@ class Study:
         found = tuple(_plain(config) for config in _configurations(self.grid))
         if not found:
             raise SpiritlevelError("grid is empty: give every axis a value")
+        _refuse_other_axes(found)
         seen: dict[str, int] = {}
         for place, config in enumerate(found):
             if (first := seen.setdefault(canonical(config), place)) != place:
@@ -298,6 +299,18 @@ def _configurations(grid: Any) -> list[dict[str, Any]]:
     for config in grid:
         doors.a("a configuration of grid", config, Mapping, "a dict of axes and values")
     return [dict(config) for config in grid]
+
+
+def _refuse_other_axes(found: Sequence[Config]) -> None:
+    """Statistics hold one axis fixed while another varies: every network has a value on each."""
+    first = found[0]
+    for config in found:
+        if odd := sorted(first.keys() ^ config.keys()):
+            where = config if odd[0] in first else first
+            raise SpiritlevelError(
+                f"grid has the configuration {where} without {odd[0]!r}, which others have: give "
+                "all of them the same axes, or make a study of each kind"
+            )
 
 
 def _values(name: Any, values: Any) -> list[Any]:

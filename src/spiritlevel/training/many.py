@@ -42,6 +42,8 @@ def fit_many(
 ) -> list[History]:
     """Train networks of one architecture in place, all of them in every step.
 
+    They are to differ in their parameters alone: those whose operations on 8 examples, or whose
+    gradient's, are others are refused. What hangs on how many examples there are is not seen.
     Network i meets the batches of `fit` with the seed i, or `seeds[i]`, and ends where that would
     take it, to rounding. `data` is (x, y): one x, and one y for all or a list with one for each.
     `loss(outputs, y)` is a mean over examples. `optimizer` is "sgd", "sam" or "adam" with its

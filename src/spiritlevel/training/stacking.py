@@ -13,12 +13,12 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError, first_line
-from spiritlevel.base.tensors import leaves
 from spiritlevel.objective.module import private_copy
+from spiritlevel.training.alike import recorded
 from spiritlevel.training.rules import RULES, Rule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-FEW = 8  # examples on which a stack is compared with its networks
+FEW = 8  # examples at which networks are compared
 UNLIKE = (
     "models are not of one architecture, precision and device: stack those that are, and train the "
     "others by themselves"
@@ -124,14 +124,16 @@ def _refuse_unlike(models: Any) -> None:
         raise SpiritlevelError("models have frozen parameters: train them by fit")
 
 
-@torch.no_grad()
 def _refuse_other_functions(models: Sequence[nn.Module], x: Tensor) -> None:
     """A stack computes what its first network does; attributes that no parameter shows differ."""
-    for model in models[1:]:
-        stacked = leaves(functional_call(models[0], dict(model.named_parameters()), (x,)))
-        for one, other in zip(leaves(model(x)), stacked, strict=True):
-            if not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True):
-                raise SpiritlevelError(UNLIKE)
+    params = dict(models[0].named_parameters())
+    first = recorded(models[0], params, x).steps
+    for place, model in enumerate(models[1:], 1):
+        if recorded(model, params, x).steps != first:
+            raise SpiritlevelError(
+                f"models 0 and {place} are not of one architecture: at the same parameters they "
+                "compute something else; stack those that are, and train the others by themselves"
+            )
 
 
 @torch.enable_grad()

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,9 @@ from spiritlevel.studies.sources import Source, packed, unpacked
 from spiritlevel.studies.study import Study
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+PATIENCE = 20.0  # seconds that a cluster has to answer; Ray itself tries for minutes
+# How HTTP/2 begins, which Ray speaks: the greeting, and settings (frames of type 4) from both sides
+GREETING, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 4
 
 
 @dataclass
@@ -130,6 +135,8 @@ def _joined(ray: Any, address: str | None, workers: int | None) -> Iterator[None
 
 
 def _start(ray: Any, address: str | None, workers: int | None) -> None:
+    named = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+    refuse_unanswered(named or "")
     before = {name: os.environ.get(name) for name in QUIET}
     os.environ.update({k: v for k, v in QUIET.items() if before[k] is None})
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -145,6 +152,35 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+def refuse_unanswered(address: str) -> None:
+    """Where host:port is named, but no cluster is at it."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        return  # nothing is named, or Ray knows what is wrong with it
+    why, begin = "something else answers", time.monotonic()
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PATIENCE) as pipe:
+            if os.environ.get("RAY_USE_TLS") == "1":  # then nobody greets in the open
+                return
+            pipe.sendall(GREETING + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
+            head = b""
+            while len(head) < 4:
+                pipe.settimeout(max(begin + PATIENCE - time.monotonic(), 0.01))
+                if not (more := pipe.recv(4 - len(head))):
+                    break
+                head += more
+            if len(head) == 4 and head[3] == SETTINGS:
+                return
+    except TimeoutError:
+        why = f"nothing came within {PATIENCE:g} s"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise SpiritlevelError(
+        f"ray_address={address!r} (in a shell --ray-address): no cluster of Ray answers there "
+        f"({why}): give the host:port that ray start --head told, or leave it out for a local one"
+    )
 
 
 @contextlib.contextmanager
