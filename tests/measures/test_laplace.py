@@ -50,6 +50,12 @@ def test_its_ends_are_the_trace_and_the_determinant() -> None:
     assert large.value == pytest.approx(logs, rel=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_scales_whose_squares_are_no_numbers_are_refused(scale: float) -> None:
+    with pytest.raises(sl.SpiritlevelError, match=r"scale=.*: give one from 1e-100 to 1e\+100"):
+        sharpness(CURVATURES, scale=scale)
+
+
 def test_what_curves_down_too_much_is_refused() -> None:
     """At -1 / s^2 the integral diverges."""
     saddle = torch.tensor([1.0, -3.0]).double()

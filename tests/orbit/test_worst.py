@@ -204,6 +204,29 @@ def test_factors_of_units_stay_inside_where_sides_differ(units: int) -> None:
         assert rises == pytest.approx(rises[:1] * 5, rel=1e-9)
 
 
+def test_rounding_is_no_proof() -> None:
+    """A loss of a million is known to a tenth in float32, and rises by 1.5e-4 within 0.01."""
+    x, noise = randn(50, 3, seed=1).float(), 1e3 * randn(50, 1, seed=2).float()
+    y = x @ torch.tensor([[1.0], [2.0], [3.0]]) + noise
+    wide = torch.cat([x, torch.ones(50, 1)], 1).double()
+    best = torch.linalg.lstsq(wide, y.double()).solution.float()
+    net = nn.Linear(3, 1)
+    with torch.no_grad():
+        net.weight.copy_(best[:3].T)
+        net.bias.copy_(best[3])
+    found = sl.orbit.worst_case(sl.Objective(net, (x, y), F.mse_loss), radius=0.01)
+    exact = 1e-4 * float(torch.linalg.eigvalsh(wide.T @ wide / 50)[-1])
+    assert found.base > 1e5
+    assert 0 <= found.lower <= exact * (1 + 1e-3) + 1e-4  # off the minimum by rounding
+
+
+def test_an_upper_end_is_no_less_than_what_was_met() -> None:
+    objective = tiny((2, 3, 2)).to(torch.float32)
+    for radius in (1e-10, 1e-7, 1e-3):
+        found = sl.orbit.worst_case(objective, radius=radius)
+        assert found.upper is None or found.upper >= max(found.searched, 0.0)
+
+
 class Jumps(nn.Module):
     """A unit whose sign is read as well: what it does leads to zero smoothly, and jumps there."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -178,7 +179,8 @@ def drivers(folder: Path, kills: int, seed: int, engine: str = "here") -> dict[s
         kinds = list(KINDS)
         course = Course(kinds[len(found) % len(kinds)], folder / f"{len(found)}")
         course.uninterrupted()
-        while len(died) < kills:
+        most = min(kills, len(died) + math.ceil(kills / len(kinds)))  # each kind has its turn
+        while len(died) < most:
             how = killed(course, draws, engine)
             course.look()
             if how is None:

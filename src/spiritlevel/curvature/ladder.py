@@ -240,7 +240,7 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
 
 def _trial(objective: Objective) -> Trial:
     rough = telling(objective, CHECK_EXAMPLES)
-    small = _raised(rough)
+    small = raised(rough)
     sizes = _sizes(small)
     return Trial(rough, small, _direction(small, sizes), sizes)
 
@@ -278,13 +278,13 @@ def _direction(small: Objective, sizes: Tensor) -> Tensor:
     return direction / direction.norm()
 
 
-def _raised(rough: Objective) -> Objective:
+def raised(rough: Objective) -> Objective:
     """The same in float64, or as it is if the model insists on its precision or is too large."""
     if rough.dtype == torch.float64 or VECTORS * 8 * rough.size > free_bytes(rough.device):
         return rough
     try:
-        raised = rough.to(torch.float64)
-        raised.gradient()
+        wide = rough.to(torch.float64)
+        wide.gradient()
     except (RuntimeError, TypeError):  # tensors of a fixed precision inside the model
         return rough
-    return raised
+    return wide

@@ -21,7 +21,7 @@ from spiritlevel.spectral.probes import standard_error
 
 PROBES, LANCZOS = 12, 16
 MORE, NUMBERS = 8, 2**28  # times as many steps for the gradient, and numbers that they may hold
-SCALE = 1.0
+SCALE, SMALLEST = 1.0, 1e-100
 
 
 def local_entropy_laplace(
@@ -50,6 +50,8 @@ def determinant_sharpness(
     less, which is refused.
     """
     begin = time.perf_counter()
+    if not SMALLEST <= scale <= 1 / SMALLEST:
+        raise SpiritlevelError(f"scale={scale:g}: give one from {SMALLEST:g} to {1 / SMALLEST:g}")
     found = _quadratic(instruments, scale**-2, probes, steps, None)
     return found.estimate(instruments, 0.0, -1.0, begin, "give a smaller scale=")
 

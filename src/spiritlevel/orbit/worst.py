@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,10 @@ from spiritlevel.base.operator import scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
+from spiritlevel.curvature.ladder import raised
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.classes import Classes, classes_of, grid_of, promising
-from spiritlevel.orbit.probing import LOOSE, Tally, Ways, reach_of, reached
+from spiritlevel.orbit.probing import LOOSE, ROUNDED, Tally, Ways, reach_of, reached
 from spiritlevel.orbit.program import ROW_PROBES, Problem, matrix_of, problem_of
 from spiritlevel.orbit.proofs import Choice, Proof, chosen, least_mean
 from spiritlevel.orbit.representative import representative
@@ -37,12 +38,13 @@ WIDE = 1e3  # levels beyond the rises that were seen
 class WorstCase:
     """What is known of min over an orbit of max over ||d||_2 <= radius of L(t + d) - L.
 
-    `lower` is proved for every point of the orbit by `proof`, of losses that were computed, up to
-    their rounding. `searched` is the rise that a search met around `objective`, the best point that
-    was tried: that of the minimum is less or the search missed something there. `upper` is a bound
-    of the rise around some point by interval arithmetic, so of the minimum too; None where an
-    operation has none. `certificate` says that `objective` is the same network. `witness` makes the
-    perturbation that the proof speaks of, at any point: log-scales from `home`, the representative.
+    `lower` is proved for every point of the orbit by `proof`, of losses that were computed (in
+    float64 where the model lets itself be raised), less their rounding. `searched` is the rise that
+    a search met around `objective`, the best point that was tried: that of the minimum is less or
+    the search missed something there. `upper` is a bound of the rise around some point by interval
+    arithmetic, so of the minimum too; None where an operation has none. `certificate` says that
+    `objective` is the same network. `witness` makes the perturbation that the proof speaks of, at
+    any point: log-scales from `home`, the representative.
     """
 
     radius: float
@@ -132,8 +134,21 @@ def _best(
     found = [_between(point, classes, problem, radius, seed, tally)]
     if reach.size:
         found.append(reached(reach, problem.matrix.make(), radius, seed, tally))
-    sound = [p for p in found if p is not None and p.rise > 0 and p.holds(radius)]
-    return max(sound, key=lambda p: p.rise, default=None)
+    sound = [_confirmed(p, point) for p in found if p is not None and p.holds(radius)]
+    return max(filter(None, sound), key=lambda p: p.rise, default=None)
+
+
+def _confirmed(proof: Proof, point: Objective) -> Proof | None:
+    """With the least rise of its steps in float64, less what rounding may have made of that."""
+    wide = raised(point)
+    base = wide.value()
+    least = min(wide.at(wide.vector + step.to(wide.vector)).value() for step in proof.steps)
+    rise = least - base - _rounding(wide, base, least)
+    return replace(proof, rise=rise) if rise > 0 else None
+
+
+def _rounding(objective: Objective, *losses: float) -> float:
+    return ROUNDED * torch.finfo(objective.dtype).eps * sum(map(abs, losses))
 
 
 def _notes(group: Group, proof: Proof | None) -> tuple[str, ...]:
@@ -239,7 +254,9 @@ def _from_above(
         worst = worst_in_ball(there, radius, starts=top.vectors, seed=seed)
         tally.passes += top[0].matvecs + worst.passes
         found.append((worst.rise, there))
-        bound = largest_loss(there, radius)
-        bounds += [] if bound is None or bound == math.inf else [bound - point.value()]
+        bound = largest_loss(wide := raised(there), radius)
+        if bound is not None and bound < math.inf:
+            rise = bound - point.value() + _rounding(wide, bound, point.value())
+            bounds += [rise] if rise >= worst.rise else []  # else rounding is all that is seen
     searched, best = min(found, key=lambda item: item[0])
     return searched, min(bounds, default=None), best
