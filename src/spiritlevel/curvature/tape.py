@@ -8,17 +8,17 @@ operation on plain tensors, keeps the operations that v reaches and holds what e
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.tensors import leaves
+from spiritlevel.curvature.program import Program, Slot, Step, assembled
 from spiritlevel.curvature.sight import Sight, storage_address
 
 ALIASES = {torch.ops.aten.alias.default, torch.ops.aten.detach.default}
@@ -33,62 +33,6 @@ UNREPEATABLE = {
 
 class Unrecordable(Exception):
     """A product that has to be made from the beginning each time."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place of a tensor that is known when the tape is played."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation: tensors among its arguments are slots; `last` are not needed afterwards."""
-
-    operation: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    outs: tuple[int | None, ...]
-    several: bool
-    last: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Program:
-    """Slot 0 is the vector, then come the tensors that are held, then those that are made."""
-
-    steps: tuple[Step, ...]
-    held: int
-    slots: int
-    result: int
-
-    def play(self, v: Tensor, held: Sequence[Tensor]) -> Tensor:
-        places: list[Any] = [v, *held, *([None] * (self.slots - 1 - len(held)))]
-        for step in self.steps:
-            args, kwargs = _filled(step.args, places), step.kwargs
-            made = step.operation(*args, **(_filled(kwargs, places) if kwargs else kwargs))
-            for number, tensor in zip(step.outs, made if step.several else (made,), strict=True):
-                if number is not None:
-                    places[number] = tensor
-            for number in step.last:
-                places[number] = None
-        return places[self.result]
-
-    def graph(self) -> fx.GraphModule:
-        """The same as a function (v, *held) that a compiler takes."""
-        graph = fx.Graph()
-        places: list[Any] = [graph.placeholder(f"x{i}") for i in range(1 + self.held)]
-        places += [None] * (self.slots - len(places))
-        for step in self.steps:
-            args, kwargs = _filled(step.args, places), _filled(step.kwargs, places)
-            made = graph.call_function(step.operation, tuple(args), kwargs)
-            for i, number in enumerate(step.outs):
-                if number is not None:
-                    piece = (operator.getitem, (made, i))
-                    places[number] = graph.call_function(*piece) if step.several else made
-        graph.output(places[self.result])
-        return fx.GraphModule({}, graph)
 
 
 @dataclass(frozen=True)
@@ -137,18 +81,6 @@ def record(
     with recorder:
         found = product(v)
     return found, recorder.finished(found)
-
-
-def _filled(template: Any, places: Sequence[Any]) -> Any:
-    """The template with the tensors of its slots."""
-    kind = type(template)
-    if kind is Slot:
-        return places[template.number]
-    if kind is tuple or kind is list:
-        return [_filled(item, places) for item in template]
-    if kind is dict:
-        return {key: _filled(item, places) for key, item in template.items()}
-    return template
 
 
 class Recorder(TorchDispatchMode):
@@ -304,11 +236,8 @@ class Recorder(TorchDispatchMode):
         result = self._known(found)
         if result not in self.moving:
             raise Unrecordable("the product does not depend on the vector")
-        steps, needed = _needed(self.steps, result)  # type: ignore[arg-type]
-        held = [slot for slot in self.held if slot in needed]
-        order = [0, *held, *(out for step in steps for out in step.outs if out is not None)]
-        places = {slot: place for place, slot in enumerate(order)}
-        program = Program(_renumbered(steps, places, result), len(held), len(order), places[result])  # type: ignore[index]
+        assert result is not None
+        program, held = assembled(self.steps, self.held, result)
         copies = tuple(i for i, slot in enumerate(held) if slot in self.copies)
         strange = not self.strange.isdisjoint(held)
         return Tape(program, tuple(self.held[slot] for slot in held), copies, strange)
@@ -352,45 +281,3 @@ def _address(tensor: Tensor) -> int:
         return storage_address(tensor)
     except NotImplementedError as error:
         raise Unrecordable(f"a tensor of {tensor.layout}") from error
-
-
-def _slots(template: Any) -> set[int]:
-    if isinstance(template, Slot):
-        return {template.number}
-    if isinstance(template, dict):
-        template = tuple(template.values())
-    if isinstance(template, tuple):
-        return set().union(*map(_slots, template))
-    return set()
-
-
-def _needed(steps: Sequence[Step], result: int) -> tuple[list[Step], set[int]]:
-    """The steps on which the result depends, and all the slots that they read or make."""
-    needed, kept = {result}, []
-    for step in reversed(steps):
-        if needed.intersection(step.outs):
-            kept.append(step)
-            needed |= _slots(step.args) | _slots(step.kwargs)
-    return kept[::-1], needed
-
-
-def _renumbered(steps: Sequence[Step], places: dict[int, int], result: int) -> tuple[Step, ...]:
-    """In new numbers, with the last use of everything that is made."""
-
-    def moved(template: Any) -> Any:
-        if isinstance(template, Slot):
-            return Slot(places[template.number])
-        if isinstance(template, dict):
-            return {key: moved(item) for key, item in template.items()}
-        return tuple(map(moved, template)) if isinstance(template, tuple) else template
-
-    done, alive = [], {result}
-    made = {out for step in steps for out in step.outs}
-    for step in reversed(steps):
-        used = (_slots(step.args) | _slots(step.kwargs) | set(step.outs)) & made
-        last = tuple(places[slot] for slot in used - alive if slot is not None)
-        alive |= used
-        outs = tuple(None if out is None else places[out] for out in step.outs)
-        args, kwargs = moved(step.args), moved(step.kwargs)
-        done.append(Step(step.operation, args, kwargs, outs, step.several, last))
-    return tuple(done[::-1])

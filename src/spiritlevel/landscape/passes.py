@@ -1,7 +1,8 @@
-"""Passes over the data at many points: one by one, many stacked, or compiled."""
+"""Passes over the data at many points: one by one, many stacked, fused, or compiled."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +13,20 @@ from torch import Tensor
 from torch.func import vmap
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.memory import relieved
+from spiritlevel.base.memory import free_bytes, relieved
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.base.tensors import leaves, unflatten
+from spiritlevel.curvature.tape import Tape, Unrecordable, record
+from spiritlevel.landscape.fused import can_fuse, fused
 from spiritlevel.landscape.statistics import Statistics, recomputed
 from spiritlevel.objective import Objective
 from spiritlevel.objective import classes as decisions
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.classes import Labels
+from spiritlevel.objective.module import tensors_of
 
 Place = tuple[float, ...]
+HELD = 0.25  # of the memory that is free: what parts that never change may take
 
 
 class Score(NamedTuple):
@@ -100,6 +105,43 @@ class Passes:
             with torch.no_grad(), kept_rng():
                 total = total + run(vector, self.objective.here(batch), y, kept)
         return self._means(total.cpu())
+
+    def played(self, place: Place) -> Score:
+        """From tapes, with normalizations, sums and ReLUs inside of convolutions."""
+        vector = self.vector(place)
+        total = torch.zeros(2, dtype=torch.float64, device=self.objective.device)
+        for tape in self.tapes:
+            total = total + relieved(lambda tape=tape: tape(vector))
+        return self._means(total.cpu())
+
+    @functools.cached_property
+    def tapes(self) -> tuple[Tape, ...]:
+        """A pass over each batch as fused operations; none where there is nothing to fuse."""
+        if not can_fuse(self.objective):
+            return ()
+        made: list[Tape] = []
+        room = HELD * free_bytes(self.objective.device)
+        try:
+            for number, batch in enumerate(self.objective.batches):
+                tape = self._taped(batch, number)
+                if tape is None or (room := room - tape.nbytes([*leaves(batch)])) < 0:
+                    return ()
+                made.append(tape)
+        except Unrecordable:  # played from the beginning, it is right
+            return ()
+        return tuple(made)
+
+    def _taped(self, batch: Batch, number: int) -> Tape | None:
+        y, kept = (None, None) if self.labels is None else self._labels(number)
+        known = [t for t in (*leaves(batch), y, kept) if t is not None]
+        there = tensors_of(self.objective.module)
+
+        def run(vector: Tensor) -> Tensor:
+            return self._of_batch(vector, self.objective.here(batch), y, kept)
+
+        with torch.no_grad(), kept_rng():
+            _, tape = record(run, self.objective.vector.clone(), known, there)
+        return None if tape.strange else fused(tape)
 
     def _of_batch(
         self, vector: Tensor, batch: Batch, y: Tensor | None, kept: Tensor | None

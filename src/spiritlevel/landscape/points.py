@@ -30,6 +30,12 @@ SAME = {torch.float64: 1e-11, torch.float32: 2e-6}
 TF32 = 1e-3
 
 
+ALONE: dict[str, Callable[[Passes, Place], Score]] = {
+    "fused": Passes.played,
+    "compiled": Passes.fast,
+}
+
+
 @dataclass(frozen=True)
 class Way:
     """How points are evaluated, and how far that was from a plain pass where both were made."""
@@ -42,7 +48,7 @@ class Way:
     def __str__(self) -> str:
         if self.name == "stacked":
             return f"{self.size} at a time"
-        return "one by one, compiled" if self.name == "compiled" else self.name
+        return f"one by one, {self.name}" if self.name in ALONE else self.name
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,8 @@ def _made(passes: Passes, way: Way, group: list[Place]) -> list[Score]:
     if way.name == "stacked":
         found = passes.stacked(group)
     else:
-        found = [passes.fast(p) if way.name == "compiled" else passes.one(p) for p in group]
+        one = ALONE.get(way.name, Passes.one)
+        found = [one(passes, place) for place in group]
     if passes.statistics == "frozen":  # the centre is the objective itself
         value = passes.objective.value()
         found = [s if any(p) else s._replace(loss=value) for s, p in zip(found, group, strict=True)]
@@ -124,9 +131,12 @@ def _chosen(passes: Passes, places: Sequence[Place]) -> Way:
     if size <= SMALL.get(where, 0):
         count = min(AT_ONCE[where] // size, MOST, len(places))
         return _tried(passes, Way("stacked", count), places)
+    way = _tried(passes, Way("fused"), places) if passes.tapes else Way()
+    if way.name == "fused":  # compiled it is no faster
+        return way
     if size * SECONDS.get(where, 0.0) * len(places) > COMPILING.get(where, math.inf):
         return _tried(passes, Way("compiled"), places)
-    return Way()
+    return way
 
 
 def _fixed(passes: Passes) -> bool:
