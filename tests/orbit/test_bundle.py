@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize as quasi_newton
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
@@ -107,6 +110,26 @@ def test_the_least_norm_of_an_indefinite_matrix(seed: int) -> None:
     assert plain.value == pytest.approx(float(there), rel=1e-3)
     assert plain.value <= float(torch.linalg.matrix_norm(matrix, 2)) * (1 + 1e-3)
     assert turned.value == pytest.approx(plain.value, rel=2e-2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_search_at_rest_has_the_least_norm(seed: int) -> None:
+    """Against a simplex that sees the norm itself, which is convex in three numbers."""
+    root = randn(SIZE, SIZE, seed=seed)
+    matrix, cells = root + root.T + 2 * torch.eye(SIZE), grid(seed)
+    found = least_norm(from_matrix(matrix), cells, np.zeros(DIM), ALL, 1e-3, seed)
+
+    def log_norm(t: np.ndarray[Any, Any]) -> float:
+        return float(torch.linalg.matrix_norm(moved(matrix, cells, t), 2).log())
+
+    options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000}
+    truth = min(
+        float(np.exp(quasi_newton(log_norm, start, method="Nelder-Mead", options=options).fun))
+        for start in (np.zeros(DIM), found.t, found.t + 0.1)
+    )
+    assert found.value >= truth * (1 - 1e-3)
+    if found.converged:
+        assert found.value <= truth * (1 + 1e-2)
 
 
 def test_cells_of_many_parameters_are_a_few_columns() -> None:

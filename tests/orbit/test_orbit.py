@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -166,6 +167,21 @@ def test_against_brute_force(kind: str) -> None:
     assert found.value <= truth * (1 + 2e-3)
     if found.lower_bound is not None:
         assert found.lower_bound <= truth
+
+
+def test_a_norm_that_is_known_is_not_measured_again() -> None:
+    """Unless it is known too roughly, or is that of more than the minimum is of."""
+    objective, group = problem("mlp")
+    anew = sl.orbit.minimum(objective, group, operator="hessian")
+    ends = sl.eigenvalues(sl.hessian(objective), which="both", k=2, tol=1e-6)
+    here = max(ends, key=lambda end: abs(end.value))
+    known = sl.orbit.minimum(objective, group, operator="hessian", here=here)
+    assert known.products < anew.products
+    assert known.before == abs(here.value) == pytest.approx(anew.before, rel=1e-3)
+    assert known.value == anew.value
+    rough = replace(here, value=2 * here.value, bound=abs(here.value))
+    again = sl.orbit.minimum(objective, group, operator="hessian", here=rough)
+    assert (again.before, again.products) == (anew.before, anew.products)
 
 
 def test_the_frobenius_norm_against_brute_force() -> None:

@@ -86,7 +86,14 @@ class Bottoms:
             diagonal=tools.diagonal,
             certify=tools.certify,
             start=near,
+            here=self._here(matrix),
         )
+
+    def _here(self, matrix: Kind) -> Estimate | None:
+        """The norm of the Hessian at the given point, where it was measured."""
+        if matrix != "hessian" or not self.instruments.used("extremes"):
+            return None
+        return max(self.instruments.extremes.values, key=lambda end: abs(end.value))
 
     def _near(self) -> Tensor | None:
         """Where the Gauss-Newton norm is least: near a minimum, that of the Hessian is not far."""

@@ -98,6 +98,11 @@ class Model:
         image = np.matmul(inner, columns, out=self._room[1])
         return self.by_cell(np.einsum("ij,ij->j", image, columns))
 
+    def log_top(self, t: Array) -> float:
+        """log of the largest eigenvalue of the model."""
+        columns, factor = self.scaled(t)
+        return factor + float(np.log(np.linalg.eigvalsh(columns @ columns.T)[-1]))
+
     def dual(self, t: Array, power: int) -> Array:
         """Masses by cell of the psd weights that the Schatten norm gives: any such are a bound."""
         columns, _ = self.scaled(t)
@@ -271,14 +276,24 @@ def least_norm(
     """min over t of ||D H D||, H indefinite: the model of the current point only, and backtracking.
 
     Convex, but the model is no bound for an indefinite matrix; the certificate is the subgradient.
+    At the point where it was made the model has the subgradients of the norm itself, so that a
+    model that has nothing to gain is as good as a look that gained nothing.
     """
     orbit = Looker(operator, cells, "magnitude", SIGNED)
-    best, converged = orbit.look(start, tol / 4, seed), False
-    if not best.norm > 0:
-        return Found(0.0, start, 0.0, orbit.products, True, _top(best))
+    first, converged = orbit.look(start, LOOSE, seed), False
+    if not first.norm > 0:
+        return Found(0.0, start, 0.0, orbit.products, True, _top(first))
+    t = minimize_model(signed_model(cells, first), start, free, tol)
+    best = orbit.look(t, tol / 4, seed)
+    if best.norm > first.upper:  # a model that is no bound may mislead
+        best = orbit.look(start, tol / 4, seed)
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
-            wanted = minimize_model(signed_model(cells, best), best.t, free, tol)
+            model = signed_model(cells, best)
+            wanted = minimize_model(model, best.t, free, tol)
+            if model.log_top(best.t) - model.log_top(wanted) <= tol / 4:
+                converged = True
+                break
             step, found = 1.0, None
             while found is None and step > 0.05:
                 tried = orbit.look(best.t + step * (wanted - best.t), tol / 4, seed)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.estimate import Status, format_error, format_value
+from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
@@ -127,6 +127,7 @@ def minimum(
     diagonal: GaussNewtonDiagonal | None = None,
     certify: bool = True,
     start: Tensor | None = None,
+    here: Estimate | None = None,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
@@ -136,7 +137,8 @@ def minimum(
     between the value and its lower bound at which the spectral norm stops. `diagonal` is that of
     the Gauss-Newton matrix, where it is known already. Without `certify`, that the point at the
     bottom is the same network is seen when it is asked for. `start` are log-scales from which the
-    norms of a Hessian are searched: those of a minimum that is near. NORMS holds the norms.
+    norms of a Hessian are searched: those of a minimum that is near. `here` is the spectral norm at
+    the given point, or an eigenvalue that is as large, where it is known. NORMS holds the norms.
     """
     one_of("norm", norm, NORMS)
     number("tol", tol, 0)
@@ -144,8 +146,10 @@ def minimum(
     _refuse(objective, group, diagonal)
     if start is not None:
         tensor("start", start, None)
+    a("here", here, (Estimate, type(None)), "an Estimate of the norm at the given point")
     begin = time.perf_counter()
     problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
+    problem = replace(problem, here=here)
     if start is not None:
         problem = _from(problem, start)
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
@@ -303,7 +307,7 @@ def _spectral(problem: Problem, tol: float, seed: int) -> Solution:
     else:
         found = least_norm(operator, problem.cells, problem.begin, problem.free, tol, seed)
         bound = None
-    before, cost = _norm_here(operator, seed)
+    before, cost = _norm_here(problem, operator, seed)
     imbalance = _imbalance(problem, found)
     if psd:
         _refuse_contradictions(problem, found, before)
@@ -344,7 +348,11 @@ def _refuse_contradictions(problem: Problem, found: Found, before: float) -> Non
         )
 
 
-def _norm_here(operator: Operator, seed: int) -> tuple[float, float]:
+def _norm_here(problem: Problem, operator: Operator, seed: int) -> tuple[float, float]:
+    """At the given point, and its products: none where it is known well enough."""
+    known = problem.here
+    if known is not None and not problem.divided_out and known.error <= HERE * abs(known.value):
+        return abs(known.value), 0.0
     pairs = eigenpairs(operator, which="magnitude", tol=HERE, seed=seed)
     return abs(pairs[0].value), pairs[0].matvecs
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.tensors import generator, rademacher
@@ -95,6 +96,7 @@ class Problem:
     scale: Tensor
     dead: int
     divided_out: tuple[str, ...]
+    here: Estimate | None = None  # the norm at the given point, where it is known
 
 
 def problem_of(
@@ -162,15 +164,14 @@ def _where_it_curves(
         except SpiritlevelError:
             if matrix.kind == "ggn":
                 raise
-    if matrix.kind == "ggn":
-        assert diagonal is not None
-        return diagonal.values, "exact" if diagonal.exact else "sampled"
-    rows = _row_norms(matrix.make())
     if diagonal is None:
-        return rows, "rows"
+        return _row_norms(matrix.make()), "rows"
+    source: Source = "exact" if diagonal.exact else "sampled"
+    if matrix.kind == "ggn" or bool((diagonal.values > 0).all()):
+        return diagonal.values, source
+    rows = _row_norms(matrix.make())
     # a floor for the rows: rounding and underflow leave traces of what is zero
     alive = (diagonal.values > 0) | (rows <= 1e-9 * rows.max())
-    source: Source = "exact" if diagonal.exact else "sampled"
     return torch.where(alive, diagonal.values, rows), source
 
 
