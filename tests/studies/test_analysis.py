@@ -228,6 +228,24 @@ def test_names_that_are_not_there_are_refused() -> None:
         analyse(made, controls=["data"])
 
 
+def test_of_a_part_nobody_says_how_many_failed() -> None:
+    """The study knows how many of all networks did, of whatever part they were."""
+    made = networks(drawn("m"), drawn("gap"))
+    told = {"planned": SIZE + 1, "failed": 1}
+    assert analyse(made, **told).provenance["failed"] == 1
+    assert analyse(made, where={"width": 1}, **told).provenance["failed"] is None
+
+
+def test_values_that_are_lists_can_be_chosen() -> None:
+    made = networks(drawn("m"), drawn("gap"), lambda i: CONFIGS[i] | {"width": [i // 6]})
+    found = analyse(made, where={"width": [1]})
+    assert {str(one.config["width"]) for one in found.networks} == {"[1]"}
+    with pytest.raises(
+        SpiritlevelError, match=r"where\['width'\]=3 is not known; choose one of \[0"
+    ):
+        analyse(made, where={"width": 3})
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
