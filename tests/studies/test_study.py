@@ -129,6 +129,8 @@ def test_stacks_that_are_full_stay_when_seeds_are_added(tmp_path: Path, log: Pat
         ({"settings": {"seed": [1]}}, r"settings\['seed'\]=\[1\]: give a finite number"),
         ({"stack": 0}, "stack=0"),
         ({"name": 3}, "name is a int; give a text"),
+        ({"name": "\ud800"}, r"name is '\\ud800', which no file takes"),
+        ({"grid": {"\udcff": [1]}}, r"an axis of grid is '\\udcff', which no file takes"),
         ({"keep_weights": 1}, "keep_weights=1 is not known"),
     ],
 )
@@ -339,8 +341,7 @@ def test_a_run_does_not_depend_on_those_before(tmp_path: Path) -> None:
     assert tiny.rows(tmp_path / "both.db") == tiny.rows(tmp_path / "apart.db")
     assert torch.get_default_dtype() is torch.float32
     assert torch.equal(torch.get_rng_state(), state[0])
-    assert torch.get_num_threads() == state[1]
-    assert torch.is_grad_enabled()
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (state[1], True)
     assert (torch.get_default_device().type, torch.get_float32_matmul_precision()) == before
 
 

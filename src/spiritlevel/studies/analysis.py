@@ -127,6 +127,8 @@ def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _notes(sample: Sample, networks: int, outcome: str, rows: Sequence[Row]) -> list[str]:
     found = [f"p is adjusted for {len(rows)} measures"] if len(rows) > 1 else []
+    if not sample.varying:
+        found.append("all networks have one configuration: each is resampled and permuted alone")
     if networks > len(sample.outcome):
         found.append(f"{networks - len(sample.outcome)} networks have no {outcome}: left out")
     along = sample.along(np.ones(len(sample.outcome), bool))
