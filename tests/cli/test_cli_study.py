@@ -283,6 +283,9 @@ def test_some_of_the_networks(folder: Path) -> None:
         code, text = run("report", "grid.db", "--where", wrong)
         assert code == 2
         assert message in text
+    code, text = run("report", "grid.db", "--where", "shift=0.0", "--where", "shift=9.0")
+    assert code == 2
+    assert "--where names shift twice: give one value of each axis" in text
 
 
 def test_networks_of_two_versions_of_a_training_are_not_mixed(folder: Path) -> None:

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 
 import counted
 import studied
-from spiritlevel import SpiritlevelError
+from spiritlevel import SpiritlevelError, write_report
 from spiritlevel.results.study import Findings, Network, networks_from_csv
 from spiritlevel.studies import (
     analyse,
@@ -25,6 +27,7 @@ from spiritlevel.studies import (
     kendall_interval,
     partial_kendall,
     permutation_test,
+    read_csv,
     sign_error,
 )
 
@@ -214,6 +217,8 @@ def test_without_axes_every_network_is_a_configuration() -> None:
     row = found["m"]
     _close(row.tau, kendall_interval(values["m"], numbers["gap"], range(SIZE), resamples=40))
     assert (row.psi, row.by_axis, row.signs, found.axes) == (None, {}, None, {})
+    said = "all networks have one configuration: each is resampled and permuted alone"
+    assert said in found.provenance["notes"]
 
 
 def test_names_that_are_not_there_are_refused() -> None:
@@ -226,6 +231,24 @@ def test_names_that_are_not_there_are_refused() -> None:
         analyse(made, controls=["gap"])  # given the outcome, nothing is left of it
     with pytest.raises(SpiritlevelError, match="data is cifar everywhere: give one that varies"):
         analyse(made, controls=["data"])
+
+
+def test_of_a_part_nobody_says_how_many_failed() -> None:
+    """The study knows how many of all networks did, of whatever part they were."""
+    made = networks(drawn("m"), drawn("gap"))
+    told = {"planned": SIZE + 1, "failed": 1}
+    assert analyse(made, **told).provenance["failed"] == 1
+    assert analyse(made, where={"width": 1}, **told).provenance["failed"] is None
+
+
+def test_values_that_are_lists_can_be_chosen() -> None:
+    made = networks(drawn("m"), drawn("gap"), lambda i: CONFIGS[i] | {"width": [i // 6]})
+    found = analyse(made, where={"width": [1]})
+    assert {str(one.config["width"]) for one in found.networks} == {"[1]"}
+    with pytest.raises(
+        SpiritlevelError, match=r"where\['width'\]=3 is not known; choose one of \[0"
+    ):
+        analyse(made, where={"width": 3})
 
 
 @pytest.mark.parametrize(
@@ -275,3 +298,13 @@ def test_networks_come_back_from_csv_as_they_were() -> None:
     assert [type(one.config["kind"]) for one in back] == [type(kind) for kind in kinds]
     with pytest.raises(SpiritlevelError, match="these are no networks: use the text that Findings"):
         networks_from_csv("a,b\n1,2\n")
+
+
+def test_names_of_files_that_are_no_text_are_on_the_page(tmp_path: Path) -> None:
+    """Linux takes any bytes as a name, which Python holds as lone surrogates."""
+    files = [os.fsdecode(b"\xff%d.npy" % i) for i in range(12)]
+    found = analyse(networks(drawn("m"), drawn("gap"), lambda i: {"file": files[i]}), resamples=20)
+    write_report(found, tmp_path / "s.html")
+    assert "\\udcff11.npy" in (tmp_path / "s.html").read_text(encoding="utf-8")
+    found.to_csv(tmp_path / "s.csv")
+    assert [n.config for n in read_csv(tmp_path / "s.csv")] == [n.config for n in found.networks]

@@ -151,6 +151,41 @@ SEEN = {
     "augmented": "X = 1\nX += {}\n",
     "several": "X = Y = {}\n",
     "unpacked": "Y, *X = 1, {}\n",
+    # what is changed by a call whose answer is kept, by another name, or out of sight
+    "popped": "X = [1, 2, 3]\nlast = X.pop({})\n",
+    "set by default": "X = {{}}\nd = X.setdefault('a', {})\n",
+    "called in a condition": "X = []\nif X.append({}) is None:\n    pass\n",
+    "called in an assert": "X = []\nassert X.append({}) is None\n",
+    "called in a list": "X = []\n_ = [X.append(i) for i in range({})]\n",
+    "called in a lambda": "X = []\n_ = list(map(lambda i: X.append(i), [{}]))\n",
+    "taken from an iterator": "X = iter(range(9))\n_ = [next(X) for i in range({})]\n",
+    "looped over": "X = iter(range(9))\nfor i, _ in zip(X, [{}]):\n    pass\n",
+    "handed to a function": "X = []\ndef put(l, a):\n    l.append(a)\nY = put(X, {})\n",
+    "handed to what is imported": "import heapq\nX = [2]\nleast = heapq.heappushpop(X, {})\n",
+    "set by a function": "class X: pass\n_ = setattr(X, 'k', {})\n",
+    "answer kept in a function": "X = [1, 2]\ndef put(a):\n    y = X.pop(a)\nput({})\n",
+    "other name in a function": "X = []\ndef put(a):\n    y = X\n    y.append(a)\nput({})\n",
+    "handed on by a function": (
+        "X = []\ndef inner(l, a): l.append(a)\ndef put(a): inner(X, a)\nput({})\n"
+    ),
+    "called by another": "X = []\ndef put(a): X.append(a)\n_ = list(map(put, [{}]))\n",
+    "other name": "X = []\nY = X\nY.append({})\n",
+    "name of a part": "X = {{'k': []}}\nY = X['k']\nY.append({})\n",
+    "part by another name": "Y = []\nX = [Y]\nY += [{}]\n",
+    "put inside later": "X, Y = [], []\nX.append(Y)\nY.append({})\n",
+    "name of a loop": "X = [[]]\nfor c in X:\n    c.append({})\n",
+    "attribute in a loop": "class C: pass\nX = [C()]\nfor c in X:\n    c.k = {}\n",
+    "name of a with": (
+        "import contextlib\nX = []\nwith contextlib.nullcontext(X) as f:\n    f.append({})\n"
+    ),
+    "method that changes itself": (
+        "class C:\n    def put(self, a):\n        self.a = a\n        return self\n"
+        "X = C()\nY = X.put({})\n"
+    ),
+    "subclass": (
+        "X = []\nclass B:\n    def __init_subclass__(cls): X.append(cls)\nclass D(B):\n    k = {}\n"
+    ),
+    "seed whose answer is kept": "g = torch.manual_seed({})\nX = torch.rand(2)\n",
 }
 
 
@@ -197,6 +232,13 @@ UNSEEN = {
     "logged elsewhere": (
         "import logging\nX = logging.getLogger('x')\ndef report():\n    X.info({})\n    return 1\n"
     ),
+    "length of what is read": "X = [1]\nn = len(X) + {}\n",
+    "study of what is read": (
+        "X = [1, 2]\ndef f(c, s): return X\n"
+        "other = Study('o', {{'a': X}}, f, seeds=1 + {})\nruns = other.runs()[:{}]\n"
+    ),
+    "call on numbers": "X = 1.5\nY = round(X, {})\n",
+    "call on other things": "X = [1]\nY = sorted([3, {}])\nY.append({})\n",
     "cache of a function": (
         "X = {{}}\ndef f(c, s):\n    X[s] = 1\nother = Study('o', [{{'a': {}}}], f)\n"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_axes_drawn_at_random_group_alike() -> None:
     assert found.by_axes == pytest.approx(counted.information(configs, measure, gap), abs=1e-9)
     assert len(found.by_axes) == 7
     assert found.by_axes["a",] == found.by_axes["b", "c"] != found.by_axes["c",]
+
+
+def test_tables_are_not_made_where_they_would_say_nothing() -> None:
+    """A random search of n networks has no table of their n^2 pairs, which no memory would hold."""
+    x, y, axis = np.random.default_rng(0).normal(size=(3, 400))
+    tracemalloc.start()
+    found = conditional_information([{"a": one, "b": -one} for one in axis], x, y)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == conditional_information([{}] * 400, x, y)
+    assert most < 9 * 8 * 400**2, "3 by 3 signs in float64"
 
 
 def test_an_outcome_without_order_is_refused() -> None:

@@ -224,6 +224,24 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path, text: str) -> None
         read_csv(tmp_path / "none.csv")
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("key,config.a,seed,number.gap,m,m\nx,1,0,0.1,1,2\n")
+    with pytest.raises(SpiritlevelError, match=r"t\.csv' has two columns 'm': leave one out"):
+        read_csv(tmp_path / "t.csv")
+
+
+def test_values_of_two_definitions_are_no_one_table(tmp_path: Path) -> None:
+    """Where the settings were changed, and the new values are not there of all networks yet."""
+    grid = {"width": [2, 3], "text": ["a"], "flag": [True]}
+    light(grid=grid).run(tmp_path / "s.db").close()
+    one = light(grid={**grid, "width": [2]}, settings={"tol": 0.2})
+    with one.run(tmp_path / "s.db") as store:
+        with pytest.raises(SpiritlevelError, match=r"'gradient_norm' of some networks as it was"):
+            store.refuse_mixtures()
+        light(grid=grid, settings={"tol": 0.2}).run(store)
+        store.refuse_mixtures()
+
+
 def test_what_is_missing_for_other_tables(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

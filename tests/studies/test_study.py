@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import random
@@ -128,6 +129,8 @@ def test_stacks_that_are_full_stay_when_seeds_are_added(tmp_path: Path, log: Pat
         ({"settings": {"seed": [1]}}, r"settings\['seed'\]=\[1\]: give a finite number"),
         ({"stack": 0}, "stack=0"),
         ({"name": 3}, "name is a int; give a text"),
+        ({"name": "\ud800"}, r"name is '\\ud800', which no file takes"),
+        ({"grid": {"\udcff": [1]}}, r"an axis of grid is '\\udcff', which no file takes"),
         ({"keep_weights": 1}, "keep_weights=1 is not known"),
     ],
 )
@@ -314,6 +317,7 @@ def _reckless(config: Mapping[str, Any], seed: int) -> Trained:
     """Leaves a mess behind, and trains in what it finds."""
     draws = torch.rand(()).item() + random.random() + float(np.random.rand())  # noqa: NPY002
     dtype = float(torch.get_default_dtype() is torch.float64)
+    dtype += 2 * (torch.get_float32_matmul_precision() == "high")
     one = tiny.train(config, seed)
     numbers = {**one.numbers, "draws": draws, "dtype": dtype, "threads": torch.get_num_threads()}
     if config["width"] == 2:
@@ -321,12 +325,15 @@ def _reckless(config: Mapping[str, Any], seed: int) -> Trained:
         torch.set_num_threads(2)
         torch.manual_seed(0)
         torch.set_grad_enabled(False)
+        torch.set_default_device("meta")
+        torch.set_float32_matmul_precision("high")
     return replace(one, numbers=numbers)
 
 
 def test_a_run_does_not_depend_on_those_before(tmp_path: Path) -> None:
     grid = {"width": [2, 3], "rate": [0.1]}
     state = torch.get_rng_state(), torch.get_num_threads()
+    before = torch.get_default_device().type, torch.get_float32_matmul_precision()
     light(train=_reckless, grid=grid).run(tmp_path / "both.db").close()
     for width in (3, 2):
         one = light(train=_reckless, grid={"width": [width], "rate": [0.1]})
@@ -334,11 +341,16 @@ def test_a_run_does_not_depend_on_those_before(tmp_path: Path) -> None:
     assert tiny.rows(tmp_path / "both.db") == tiny.rows(tmp_path / "apart.db")
     assert torch.get_default_dtype() is torch.float32
     assert torch.equal(torch.get_rng_state(), state[0])
-    assert torch.get_num_threads() == state[1]
-    assert torch.is_grad_enabled()
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (state[1], True)
+    assert (torch.get_default_device().type, torch.get_float32_matmul_precision()) == before
 
 
-KINDS = {"exit": SystemExit(3), "memory": MemoryError(), "plain": RuntimeError("a\nb")}
+KINDS = {
+    "exit": SystemExit(3),
+    "cancelled": asyncio.CancelledError("late"),
+    "memory": MemoryError(),
+    "plain": RuntimeError("a\nb"),
+}
 
 
 def _raising(config: Mapping[str, Any], seed: int) -> Any:
@@ -367,6 +379,7 @@ def test_a_run_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     line = _raising.__code__.co_firstlineno + 2
     assert told == {
         "exit": f"SystemExit: 3 (test_study.py, line {line})",
+        "cancelled": f"CancelledError: late (test_study.py, line {line})",
         "memory": f"MemoryError: no message (test_study.py, line {line})",
         "plain": f"RuntimeError: a (test_study.py, line {line})",
         "none": "train returned None: return Trained(objective, ..)",

@@ -83,6 +83,8 @@ def conditions(texts: list[str]) -> dict[str, Any]:
         axis, sign, value = text.partition("=")
         if not (axis and sign and value):
             raise SpiritlevelError(f"--where is {text!r}; give an axis and its value: width=32")
+        if axis in found:
+            raise SpiritlevelError(f"--where names {axis} twice: give one value of each axis")
         try:
             found[axis] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

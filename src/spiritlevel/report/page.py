@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spiritlevel.base.doors import a, file
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.report.audit import audit_words
 from spiritlevel.report.bound import bounds_words
 from spiritlevel.report.claims import claims_words
@@ -43,7 +43,7 @@ PLAIN = ("plain.html", grid_words)  # for kinds that have no page of their own
 def write_report(result: Result, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Any result as one HTML page that needs nothing else: neither a model nor torch."""
     found = file(path)
-    found.write_text(page(result, title=title), encoding="utf-8")
+    found.write_text(writable(page(result, title=title)), encoding="utf-8")
     return found
 
 

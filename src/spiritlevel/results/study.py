@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.results.grid import Cell, Column, Grid, cells, filled
 from spiritlevel.results.landscape import Drawable
 from spiritlevel.results.provenance import Provenance, interruption, remarks, versions_line
@@ -290,7 +290,8 @@ def _own(value: Any) -> Any:
 def _written(value: Any) -> Any:
     """As CSV holds it: a text that reads like a number is quoted."""
     if isinstance(value, str):
-        return json.dumps(value) if not value or _value(value) != value else value
+        bare = value and _value(value) == value and writable(value) == value
+        return value if bare else json.dumps(value)
     endless = isinstance(value, float) and math.isinf(value)
     return json.dumps(value) if endless or isinstance(value, (bool, list, tuple)) else value
 

@@ -41,7 +41,7 @@ def analyse(
     `examples`) for its "test_error" e on so many test examples; environments with fewer than
     `least` effective pairs are left out of it. How many networks were `planned` and how many of
     them `failed` is told where it is given, not used. `where` leaves only networks with these
-    values of axes; of how many that were planned nobody says.
+    values of axes; of how many that were planned, and how many of those failed, nobody says.
     """
     begin, where = time.perf_counter(), {} if where is None else where
     _refuse(networks, resamples, examples, least, name, planned, failed)
@@ -53,7 +53,8 @@ def analyse(
     if where:
         chosen = ", ".join(f"{axis} = {value}" for axis, value in where.items())
         notes.append(f"only networks with {chosen}: {len(networks)} of {every}")
-    told = provenance(begin, notes, planned=None if where else planned, failed=failed)
+    planned, failed = (None, None) if where else (planned, failed)
+    told = provenance(begin, notes, planned=planned, failed=failed)
     told |= {"refused": refused}
     given = tuple([controls] if isinstance(controls, str) else controls)
     varying = _axes([one.config for one in kept])
@@ -64,7 +65,9 @@ def _those(networks: Sequence[Network], where: Mapping[str, Any]) -> Sequence[Ne
     a("where", where, Mapping, "axes with a value each")
     for axis, value in where.items():
         one_of("an axis in where", axis, dict.fromkeys(k for n in networks for k in n.config))
-        known = list(dict.fromkeys(n.config[axis] for n in networks if axis in n.config))
+        known = list(
+            {key(n.config[axis]): n.config[axis] for n in networks if axis in n.config}.values()
+        )
         if value not in known:
             one_of(f"where[{axis!r}]", value, known)
         networks = [one for one in networks if one.config.get(axis) == value]
@@ -124,6 +127,8 @@ def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _notes(sample: Sample, networks: int, outcome: str, rows: Sequence[Row]) -> list[str]:
     found = [f"p is adjusted for {len(rows)} measures"] if len(rows) > 1 else []
+    if not sample.varying:
+        found.append("all networks have one configuration: each is resampled and permuted alone")
     if networks > len(sample.outcome):
         found.append(f"{networks - len(sample.outcome)} networks have no {outcome}: left out")
     along = sample.along(np.ones(len(sample.outcome), bool))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ def read_csv(path: str | os.PathLike[str]) -> list[Network]:
         raise SpiritlevelError(
             f"path={str(path)!r} holds no networks: use a file that Store.to_csv wrote"
         )
+    if twice := [name for name, count in Counter(head).items() if count > 1]:
+        raise SpiritlevelError(f"path={str(path)!r} has two columns {twice[0]!r}: leave one out")
     try:
         of_findings = head[:2] == ["key", "seed"] and any(n.startswith("numbers.") for n in head)
         return list(networks_from_csv(text)) if of_findings else [_network(head, r) for r in rows]

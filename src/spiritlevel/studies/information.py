@@ -65,7 +65,9 @@ def informed(
         for size in range(min(MOST, len(varying)) + 1)
         for names in combinations(varying, size)
     }
-    # axes whose values are all different, as those drawn at random, give one grouping in any set
+    # axes whose values are all different, as those drawn at random, give one grouping in any set;
+    # where that tells all networks apart, it leaves the order no entropy, for tables of any size
+    groups = {names: codes for names, codes in groups.items() if codes.max() + 1 < len(gap)}
     seen: dict[bytes, Subset] = {}
     leads = {names: seen.setdefault(codes.tobytes(), names) for names, codes in groups.items()}
     found = [

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
+from spiritlevel.studies.grasp import DEFINED, FUNCTIONS, executed, grasping, root, set_here
+
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 MAKES = ("STORE_GLOBAL", "DELETE_GLOBAL")  # in a function that declares a name as global
 BINDS = ("STORE_NAME", "DELETE_NAME")
 ANNOTATIONS = __future__.annotations.compiler_flag
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DEFINED = (*FUNCTIONS, ast.ClassDef)
 Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -32,35 +32,34 @@ class Piece:
 def pieces(text: str) -> list[Piece]:
     """All statements of a file but its imports, as they follow each other.
 
-    A statement changes what it binds, whose items or attributes it sets, what it mentions if it is
-    an expression by itself (L.append(1), shuffle(L)), what it is decorated with, and all that the
-    functions change that it calls. One with a body, an `if` or a `for`, is one piece.
+    A statement changes what it binds, whose items or attributes it sets, what it is decorated with,
+    and all of the file that a call of it can get hold of (`grasp`); of what is imported what it
+    mentions if it is an expression by itself (random.seed(1)), also in the functions that it calls.
+    One with a body, an `if` or a `for`, is one piece.
     """
     tree, lines = ast.parse(text), text.split("\n")  # splitlines() knows other ends than Python
     flags, top = _flags(tree), list(_statements(tree.body))
     defined = _defined(node for node, _ in top)
     bound = [_globals(node, flags) for node, _ in top]
-    own = {name for binds, _ in bound for name in binds}
-    plain = {name for name, them in defined.items() if isinstance(them[0], FUNCTIONS)}
-    mutable = (own | _imported(tree)) - plain  # nobody calls a function to change a function
+    names = {name: [_globals(one, flags) for one in them] for name, them in defined.items()}
+    own, foreign = {name for binds, _ in bound for name in binds}, _imported(tree, here=False)
+    run = [(n, b) for (n, guarded), (b, _) in zip(top, bound, strict=True) if not guarded]
+    grasped = grasping(run, names, _imported(tree, here=True))
 
     @functools.cache
     def done_by(name: str) -> set[str]:
-        """What the functions of this name change outside of themselves."""
-        found = set()
-        for one in defined[name]:
-            binds, reads = _globals(one, flags)
-            found |= (binds - {name}) | (_changed_within(one) & reads)
-        return found
+        """What is imported and changed by the functions of this name."""
+        pairs = zip(defined[name], names[name], strict=True)
+        return {one for node, (_, reads) in pairs for one in _changed_within(node) & reads}
 
     found = []
     for (node, guarded), (binds, reads) in zip(top, bound, strict=True):
         changes = set(binds)
         if not guarded:
-            executed = list(_executed(node))
-            changes |= {name for one in executed for name in _set_here(one)}
-            changes |= (_mentioned(executed) & mutable) | (_decorating(executed) & own)
-            changes |= {one for name in _called(executed, defined) for one in done_by(name)}
+            parts = list(executed(node))
+            changes |= grasped(node) | {name for one in parts for name in set_here(one)}
+            changes |= (_mentioned(parts) & foreign) | (_decorating(parts) & own)
+            changes |= {n for one in _called(parts, defined) for n in done_by(one)} & foreign
         found.append(Piece(node, _text(lines, node), frozenset(changes), frozenset(reads)))
     return found
 
@@ -116,14 +115,14 @@ def _guard(node: ast.If) -> str:
 MAIN = {ast.dump(ast.parse(side, mode="eval").body) for side in ("__name__", "'__main__'")}
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    """Names of what is imported but from here, whose calls only begin what a study does."""
+def _imported(tree: ast.Module, *, here: bool) -> set[str]:
+    """Names of what is imported from here, whose calls only begin what a study does, or of else."""
     found = set()
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             home = getattr(node, "module", None)
             for alias in node.names:
-                if (home or alias.name).partition(".")[0] != "spiritlevel":
+                if ((home or alias.name).partition(".")[0] == "spiritlevel") is here:
                     found.add(alias.asname or alias.name.partition(".")[0])
     return found
 
@@ -139,18 +138,6 @@ def _defined(top: Iterable[ast.stmt]) -> dict[str, list[Defined]]:
         elif not isinstance(node, ast.Lambda):
             ahead += ast.iter_child_nodes(node)
     return found
-
-
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """What is executed where it stands: all but the bodies of functions."""
-    yield node
-    if isinstance(node, (*FUNCTIONS, ast.Lambda)):
-        arguments = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        inner: Iterable[ast.AST] = [*getattr(node, "decorator_list", ()), *arguments]
-    else:
-        inner = ast.iter_child_nodes(node)
-    for one in inner:
-        yield from _executed(one)
 
 
 # What it does ------------------------------------------------------------------------------------
@@ -185,30 +172,24 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(one)
 
 
-def _set_here(node: ast.AST) -> set[str]:
-    """a where this is a.b or a[b] that is set or deleted."""
-    held = isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load)
-    return {_root(node)} - {""} if held else set()
-
-
 def _changed_within(node: ast.AST) -> set[str]:
     """In a function: what is set, and whose methods are called for what they do."""
     found = set()
     for one in ast.walk(node):
-        found |= _set_here(one)
+        found |= set_here(one)
         if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
-            found |= {_root(one.value.func)} if isinstance(one.value.func, ast.Attribute) else set()
+            found |= {root(one.value.func)} if isinstance(one.value.func, ast.Attribute) else set()
     return found
 
 
 def _decorating(nodes: Iterable[ast.AST]) -> set[str]:
-    return {_root(one) for node in nodes for one in getattr(node, "decorator_list", ())}
+    return {root(one) for node in nodes for one in getattr(node, "decorator_list", ())}
 
 
 def _mentioned(nodes: Iterable[ast.AST]) -> set[str]:
     """All names of expressions that stand by themselves, which are there for what they do."""
     alone = [node for node in nodes if isinstance(node, ast.Expr)]
-    inner = [one for node in alone for one in _executed(node)]
+    inner = [one for node in alone for one in executed(node)]
     return {one.id for one in inner if isinstance(one, ast.Name)}
 
 
@@ -219,18 +200,11 @@ def _called(nodes: Iterable[ast.AST], defined: Mapping[str, list[Defined]]) -> s
     while ahead:
         node = ahead.pop()
         heads = [node.func] if isinstance(node, ast.Call) else []
-        for name in map(_root, [*heads, *getattr(node, "decorator_list", ())]):
+        for name in map(root, [*heads, *getattr(node, "decorator_list", ())]):
             if name in defined and name not in found:
                 found.add(name)
                 ahead += [inner for one in defined[name] for inner in ast.walk(one)]
     return found
-
-
-def _root(node: ast.AST) -> str:
-    """a of a.b[c].d(e)."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 # How it is written -------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def undisturbed(seed: int) -> Iterator[None]:
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    device, precision = torch.get_default_device(), torch.get_float32_matmul_precision()
     try:
         with fixed_rng(seed):
             yield
@@ -74,6 +75,9 @@ def undisturbed(seed: int) -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.use_deterministic_algorithms(strict, warn_only=lenient)
+        torch.set_float32_matmul_precision(precision)
+        if torch.get_default_device() != device:
+            torch.set_default_device(None if device.type == "cpu" else device)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
@@ -120,9 +124,9 @@ def _trained(study: Study, task: Task) -> list[Trained | BaseException]:
             raise SpiritlevelError(
                 f"train_many returned {len(found)} networks of {len(pairs)}: return one for each"
             )
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # asyncio and trio cancel by errors that are no Exception
         return [error] * len(pairs)
     return [_checked(study, one) for one in found]
 
@@ -227,9 +231,9 @@ def _at_weights(make: Callable[..., Objective], ask: Ask) -> Trained | BaseExcep
             raise SpiritlevelError(
                 f"objective returned {shown(objective)}: return the Objective of a configuration"
             )
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return error
     try:
         return None if ask.weights is None else _unpacked(objective, ask.weights)
@@ -299,9 +303,9 @@ def _one(study: Study, ask: Ask, label: str, points: _Points) -> Measured:
         with undisturbed(ask.run.seed):
             tools = points.instruments(wanted.moved)
             rows = _rows(wanted, wanted.asked.entry.function(tools, **wanted.asked.parameters))
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return _lost(ask, label, error, time.perf_counter() - begin)
     took, (first, *_) = time.perf_counter() - begin, rows
     rows = {k: replace(e, seconds=took * (k == first)) for k, e in rows.items()}

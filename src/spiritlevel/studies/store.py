@@ -95,7 +95,7 @@ class Store:
         return [_in_order(found[r.key], study) for r in study.runs() if r.key in found]
 
     def refuse_mixtures(self) -> None:
-        """Runs of a training that was changed since, or of another study, are no one's table."""
+        """Runs, or values of a measure, of code that was changed since are no one's table."""
         query = "SELECT count(*) FROM runs WHERE state = 'done' GROUP BY definition ORDER BY rowid"
         counts = [str(row[0]) for row in self._rows(query)]
         if len(counts) > 1:
@@ -104,6 +104,21 @@ class Store:
                 f"({', '.join(counts[:-1])} and {counts[-1]}): another study, or another version "
                 "of its code; name the study's file, which says what belongs together"
             )
+        self._refuse_mixed_values()
+
+    def _refuse_mixed_values(self) -> None:
+        """Of each measure the last value of a network is seen: all of one definition, or none."""
+        done = {row[0] for row in self._rows("SELECT key FROM runs WHERE state = 'done'")}
+        query = "SELECT run, label, definition FROM measures ORDER BY rowid"
+        last = {(run, label): one for run, label, one in self._rows(query) if run in done}
+        first: dict[str, str] = {}
+        for (_, label), one in last.items():
+            if first.setdefault(label, one) != one:
+                raise SpiritlevelError(
+                    f"store={str(self.path)!r} holds {label!r} of some networks as it was taken "
+                    "under other settings or by other code than of the rest: name the study's "
+                    "file, which says what belongs together"
+                )
 
     def history(self, key: str) -> History | None:
         """The course of one training, where it was handed over."""

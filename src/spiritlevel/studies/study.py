@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from spiritlevel.base import doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.base.version import __version__
 from spiritlevel.measures.asking import Asked, asked
 from spiritlevel.objective import Objective
@@ -104,6 +104,8 @@ class Study:
                 doors.function(name, getattr(self, name), "a configuration")
         doors.a("outcome", self.outcome, str, "the name of a number that train returns")
         doors.a("version", self.version, str, "a text")
+        for name in ("name", "version"):
+            _refuse_unwritable(name, getattr(self, name))
         doors.one_of("keep_weights", self.keep_weights, (True, False))
         doors.number("stack", self.stack, 1, whole=True)
         doors.a("settings", self.settings, Mapping, "a dict of settings of measure()")
@@ -274,6 +276,11 @@ def _scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
 
 
+def _refuse_unwritable(what: str, text: str) -> None:
+    if text != writable(text):
+        raise SpiritlevelError(f"{what} is {text!r}, which no file takes: give letters of Unicode")
+
+
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON holds them: they have a place in the hash of every measure."""
     found = {name: _scalar(value) for name, value in given.items()}
@@ -334,5 +341,6 @@ def _plain(config: Mapping[Any, Any]) -> dict[str, Any]:
             )
         if not finite:
             raise SpiritlevelError(f"grid holds {name!r}: {plain}; give a finite number")
+        _refuse_unwritable("an axis of grid", name)
         found[name] = plain
     return found
