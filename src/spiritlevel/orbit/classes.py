@@ -49,6 +49,12 @@ class Classes:
                 found.append(name if count == shape.numel() else f"{name}[{count}]")
         return ", ".join(found)
 
+    def told(self, step: Tensor, row: Row, length: float) -> bool:
+        """Whether a step lies within the class of a row and is no longer than that."""
+        inside = self.of[step != 0].unique().tolist()
+        short = float(step.double().norm()) <= length
+        return short and len(inside) == 1 and self.row(inside[0]) == row
+
     @property
     def fixed(self) -> Tensor:
         """Which parameters no rescaling moves."""
