@@ -16,7 +16,7 @@ import spiritlevel as sl
 import zoo
 from cases import BY_NAME, labels, randn
 from spiritlevel.orbit.classes import classes_of
-from spiritlevel.orbit.probing import reach_of
+from spiritlevel.orbit.probing import Probed, Tally, Ways, reach_of
 from spiritlevel.orbit.proofs import Choice, chosen, least_mean
 
 UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
@@ -300,6 +300,17 @@ def test_the_given_point_does_not_matter(name: str) -> None:
         there = sl.orbit.worst_case(twin, group, radius=0.3)
         assert there.lower == pytest.approx(here.lower, rel=5e-3)  # of a search
         assert there.searched == pytest.approx(here.searched, rel=1e-3)
+
+
+def test_lengths_that_are_one_but_for_rounding() -> None:
+    """The better of two probes counts, whichever rounding makes the shorter."""
+    point, step = tiny((3, 2, 2)), torch.ones(1).double()
+    for first, second in ((1.0, 1 + 1e-15), (1 + 1e-15, 1.0)):
+        way = Ways(point, torch.tensor([0]), Tally())
+        way.probed += [Probed(first, 2.0, step), Probed(second, 1.0, step)]
+        way.probed.append(Probed(2.0, 3.0, step))
+        assert way.expected(2.0) == pytest.approx(1.0, rel=1e-12)
+        assert way.expected(1.5) == pytest.approx(0.75**0.5, rel=1e-12)
 
 
 def test_a_certificate_that_is_tampered_with_breaks() -> None:

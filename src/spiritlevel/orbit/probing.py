@@ -24,6 +24,7 @@ LOOSE = 0.05  # relative residual of an eigenvector to begin with
 LADDER = (0.25, 0.5, 2.0, 4.0)  # radii beside the one that is asked for
 STEPS = 6
 NEARLY = 1 - 2.0**-20  # of the way to no unit at all, which is on no orbit of it
+ALIKE = 1e-9  # relative: of lengths that are one
 ROUNDED = 100  # eps: how much shorter than a radius a step is, so that rounding leaves it inside
 
 
@@ -139,8 +140,11 @@ class Ways:
         """Those that no shorter one surpasses, in order."""
         best: list[Probed] = []
         for p in sorted(self.probed, key=lambda p: (p.length, -p.rise)):
-            if not best or p.rise > best[-1].rise:
-                best.append(p)
+            if best and p.rise <= best[-1].rise:
+                continue
+            if best and p.length <= best[-1].length * (1 + ALIKE):  # shorter by rounding alone
+                best.pop()
+            best.append(p)
         return best
 
 

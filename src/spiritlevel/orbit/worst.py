@@ -39,7 +39,8 @@ class WorstCase:
     """What is known of min over an orbit of max over ||d||_2 <= radius of L(t + d) - L.
 
     `lower` is proved for every point of the orbit by `proof`, of losses that were computed (in
-    float64 where the model lets itself be raised), less their rounding. `searched` is the rise that
+    float64 where the model lets itself be raised), less 100 roundings of these: outputs that differ
+    from their targets in the last of 12 digits may have more. `searched` is the rise that
     a search met around `objective`, the best point that was tried: that of the minimum is less or
     the search missed something there. `upper` is a bound of the rise around some point by interval
     arithmetic, so of the minimum too; None where an operation has none. `certificate` says that
