@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import spiritlevel as sl
-from cases import randn, small_net
+import zoo
+from cases import labels, randn, small_net
 from quadratics import CURVATURES, at_rest, linear, quadratic
 from spiritlevel.base.estimate import Estimate, Status
 
@@ -113,3 +115,21 @@ def test_a_loss_that_overflows_does_not_win() -> None:
     found = sl.worst_in_ball(objective, 20.0)
     assert found.loss == objective.value() < math.inf
     assert found.rise == 0.0
+
+
+@pytest.mark.parametrize(
+    "name", ["keskar", "eps_sharpness", "eps_sharpness_box", "filterwise_worst"]
+)
+def test_a_search_goes_along_with_a_renumbering(name: str) -> None:
+    """It begins at random in the order of the weights: other units, the same search."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = zoo.Transformer().double()
+    point = sl.Objective(net, (randn(20, 5, 3), labels(20)), F.cross_entropy)
+    here = measured(name, point).value
+    for seed in range(3):
+        twin = point
+        for units in sl.symmetry.permutations(point):
+            twin = units.apply(twin, units.random(seed))
+        assert not torch.equal(twin.vector, point.vector)
+        assert measured(name, twin).value == pytest.approx(here, rel=1e-6)

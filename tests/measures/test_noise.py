@@ -65,3 +65,16 @@ def test_normalized_to_second_order_it_is_a_trace() -> None:
     found = sl.MEASURES["adaptive_average_normalized"](point, sigma=sigma)
     assert abs(found.value - wanted) < 3.5 * found.error
     assert found.error < 0.2 * abs(wanted)
+
+
+def test_noise_that_rounding_takes_away_is_refused() -> None:
+    """Numbers around 1e7 are 1 apart in float32, and 1e-9 in float64."""
+    layer, x = nn.Linear(4, 1, bias=False).double(), torch.tensor([1.0, 2.0, 0.5, 4.0]).double()
+    with torch.no_grad():
+        layer.weight.fill_(2.0**24)
+    there = sl.Objective(layer, (torch.diag(x), 2.0**24 * x[:, None]), F.mse_loss)
+    found = sl.MEASURES["expected_sharpness"](there)
+    assert found.value == pytest.approx(1e-4 * float(x.square().mean()), rel=0.2)
+    for name, fix in (("expected_sharpness", "more noise"), ("flat_radius", "a larger eps=")):
+        with pytest.raises(sl.SpiritlevelError, match=f"try dtype=torch.float64, or {fix}"):
+            sl.MEASURES[name](there.to(torch.float32))

@@ -16,7 +16,7 @@ import spiritlevel as sl
 import zoo
 from cases import BY_NAME, labels, randn
 from spiritlevel.orbit.classes import classes_of
-from spiritlevel.orbit.probing import reach_of
+from spiritlevel.orbit.probing import Probed, Tally, Ways, reach_of
 from spiritlevel.orbit.proofs import Choice, chosen, least_mean
 
 UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
@@ -186,6 +186,20 @@ def test_the_witness_of_larger_networks(name: str) -> None:
     holds(BY_NAME[name].objective(), 0.1, 4, 1e-4)
 
 
+@pytest.mark.parametrize("radius", [1e-9, 1e-12])
+def test_a_tiny_witness_is_inside_too(radius: float) -> None:
+    """1 + x, and 1 taken off again, leaves 7 digits of x = 1e-9."""
+    objective = sl.orbit.representative(tiny((3, 4, 3))).objective
+    group = sl.symmetries(objective)
+    reach = reach_of(objective, group, classes_of(group, objective))
+    x = torch.ones(reach.size).double()
+    x = x * (radius * (1 - 2.0**-40) / float(x.norm()))
+    for seed in range(4):
+        t = group.random(seed, float(seed))
+        step = reach.elsewhere(reach.step(x), t, group.apply(objective, t).vector)
+        assert float(step.norm()) <= radius
+
+
 @pytest.mark.parametrize("units", [1, 3])
 def test_factors_of_units_stay_inside_where_sides_differ(units: int) -> None:
     """Both sides for small factors, one side to take a unit away: the two ways meet at 0.17."""
@@ -218,6 +232,15 @@ def test_rounding_is_no_proof() -> None:
     exact = 1e-4 * float(torch.linalg.eigvalsh(wide.T @ wide / 50)[-1])
     assert found.base > 1e5
     assert 0 <= found.lower <= exact * (1 + 1e-3) + 1e-4  # off the minimum by rounding
+
+
+def test_an_upper_end_in_single_precision_is_that_in_double() -> None:
+    """Both losses of the rise are in float64: one in float32 is off by more than such a rise."""
+    objective = tiny((2, 3, 2)).to(torch.float32)
+    wide = sl.orbit.worst_case(objective.to(torch.float64), radius=1e-8).upper
+    found = sl.orbit.worst_case(objective, radius=1e-8).upper
+    assert found is not None
+    assert found == pytest.approx(wide, rel=1e-3)
 
 
 def test_an_upper_end_is_no_less_than_what_was_met() -> None:
@@ -279,6 +302,17 @@ def test_the_given_point_does_not_matter(name: str) -> None:
         assert there.searched == pytest.approx(here.searched, rel=1e-3)
 
 
+def test_lengths_that_are_one_but_for_rounding() -> None:
+    """The better of two probes counts, whichever rounding makes the shorter."""
+    point, step = tiny((3, 2, 2)), torch.ones(1).double()
+    for first, second in ((1.0, 1 + 1e-15), (1 + 1e-15, 1.0)):
+        way = Ways(point, torch.tensor([0]), Tally())
+        way.probed += [Probed(first, 2.0, step), Probed(second, 1.0, step)]
+        way.probed.append(Probed(2.0, 3.0, step))
+        assert way.expected(2.0) == pytest.approx(1.0, rel=1e-12)
+        assert way.expected(1.5) == pytest.approx(0.75**0.5, rel=1e-12)
+
+
 def test_a_certificate_that_is_tampered_with_breaks() -> None:
     found = sl.orbit.worst_case(TINY["two layers without biases"](), radius=0.3)
     assert found.proof is not None
@@ -298,17 +332,60 @@ def test_a_certificate_that_is_tampered_with_breaks() -> None:
     assert not dataclasses.replace(proof, choices=(longer,)).holds(0.3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "radius"), [("two units", 0.6), ("two layers without biases", 0.3)]
+)
+def test_what_a_certificate_says_is_found_anew(
+    name: str, radius: float, dtype: torch.dtype
+) -> None:
+    """Of units, and of classes: rise, steps, lengths and rows that are others do not hold."""
+    found = sl.orbit.worst_case(TINY[name]().to(dtype), radius=radius)
+    proof = found.proof
+    assert proof is not None
+    assert proof.alternatives == (name != "two units")
+    assert found.holds()
+    last = proof.choices[-1]
+    shorter = dataclasses.replace(last, lengths=tuple(0.99 * a for a in last.lengths))
+    nothing = dataclasses.replace(last, lengths=tuple(math.nan for _ in last.lengths))
+    still = dataclasses.replace(last, rows=tuple(() for _ in last.rows))
+    for change in (
+        {"rise": 1.001 * proof.rise},
+        {"steps": tuple(1.001 * step for step in proof.steps)},
+        {"steps": tuple(torch.ones_like(step) for step in proof.steps)},
+        *({"choices": (*proof.choices[:-1], choice)} for choice in (shorter, nothing, still)),
+    ):
+        told = dataclasses.replace(proof, **change)
+        assert not dataclasses.replace(found, proof=told).holds()
+    assert not dataclasses.replace(found, lower=1.001 * found.lower).holds()
+    assert not dataclasses.replace(found, radius=0.99 * radius).holds()
+    assert not dataclasses.replace(found, proof=None).holds()
+
+
+def test_a_length_is_no_less_than_its_mean() -> None:
+    """prod a_k^p_k <= length^q in rational numbers, with integers p and q."""
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        sizes = (6 * torch.randn(3, generator=draws, dtype=torch.float64)).exp().tolist()
+        parts = torch.randint(1, 9, (3,), generator=draws).tolist()
+        weights = tuple(Fraction(p, sum(parts)) for p in parts)
+        found = Choice(("a", "b", "c"), ((), (), ()), tuple(sizes), weights).length
+        exact = math.prod(Fraction(a) ** p for a, p in zip(sizes, parts, strict=True))
+        assert Fraction(found) ** sum(parts) >= exact
+        assert found == pytest.approx(float(exact) ** (1 / sum(parts)), rel=1e-13)
+
+
 def test_weights_are_found_in_rational_numbers() -> None:
     """A third each along a path of three; a square has 2/3 on the side of the smaller exponent."""
     path = [((0, Fraction(1)),), ((0, Fraction(-1)), (1, Fraction(1))), ((1, Fraction(-1)),)]
     found = chosen("abc", path, [1.0, 2.0, 4.0])
     assert found is not None
     assert found.weights == (Fraction(1, 3),) * 3
-    assert found.length == pytest.approx(2.0, rel=1e-15)
+    assert found.length == pytest.approx(2.0, rel=1e-14)
     square = chosen("ab", [UP, ((0, Fraction(-2)),)], [1.0, 8.0])
     assert square is not None
     assert square.weights == (Fraction(2, 3), Fraction(1, 3))
-    assert square.length == pytest.approx(2.0, rel=1e-15)
+    assert square.length == pytest.approx(2.0, rel=1e-14)
     assert chosen("ab", [UP, UP], [1.0, 1.0]) is None  # both grow
     assert chosen("abc", [UP, DOWN, UP], [1.0, 1.0, 1.0]) is None  # not just one
     assert not Choice(("a",), (UP,), (1.0,), (Fraction(1),)).holds()

@@ -262,6 +262,16 @@ def test_layerwise_is_the_alpha_scaling_of_the_paper() -> None:
     assert float(factors["4.bias"][0]) == 1.0
 
 
+def test_channels_of_a_transposed_convolution_are_one_layer() -> None:
+    """Of its first channel the weight stays free, of others the bias: still one layer."""
+    net = nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.ReLU(), nn.Conv2d(3, 2, 3), nn.ReLU())
+    layers = sl.symmetries(nn.Sequential(net, nn.Conv2d(2, 1, 2)), randn(4, 2, 5, 5)).layerwise()
+    assert [g.name.partition(", ")[2] for g in layers.generators] == [
+        "3 channels together",
+        "2 channels together",
+    ]
+
+
 # Certificates ---------------------------------------------------------------------------------
 
 

@@ -123,6 +123,18 @@ def gaussian(size: int | Sequence[int], draws: torch.Generator, like: Tensor) ->
     return torch.randn(shape, generator=source, dtype=kind, device=place).to(like)
 
 
+def laid_along(draws: Tensor, numbers: Tensor) -> Tensor:
+    """Draws in the order of some numbers: where these change places, the draws go with them."""
+    found = torch.empty_like(draws)
+    found[numbers.argsort(stable=True).to(draws.device)] = draws
+    return found
+
+
+def lost(point: Tensor, step: Tensor) -> bool:
+    """Whether rounding leaves nothing of a step from a point, in any of its numbers."""
+    return bool(step.any()) and torch.equal(point + step, point)
+
+
 def _source(
     count: int, draws: torch.Generator, like: Tensor
 ) -> tuple[torch.Generator, str | torch.device]:

@@ -34,8 +34,8 @@ print(sl.measure(sl.default_objective(), ["keskar(eps=5e-4)", "los?"]))
 Invariant under: {invariances}.
 A measure that promises nothing can be changed by rescalings that change no prediction (Dinh et al.,
 2017): read it next to its least value over the orbit, which `sl.audit` shows, and compare networks
-with `sl.compare`. Promises of maxima are of the maxima: searches that begin elsewhere, as after a
-renumbering, may end some per cent apart.
+with `sl.compare`. Promises of maxima are of the maxima: searches that begin elsewhere may end
+apart, mostly by some per cent, by more where the way up is narrow.
 
 Some need more than an objective: `init=` the weights before training, `losses=` the training loss
 of every step (`--init`, `--losses`). Which one should I use? See [choosing.md](choosing.md).

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.base.tensors import gaussian, generator, laid_along
 from spiritlevel.measures.base import PERMUTATION, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 
@@ -30,7 +30,8 @@ def keskar(instruments: Instruments, eps: float = EPS) -> Estimate:
     """
     x = instruments.objective.vector
     box = eps * (x.abs() + 1)
-    return _keskar(instruments, box, lambda z: box * z, lambda g: box * g, eps)
+    start = laid_along(_chance(instruments, len(x)), x)  # goes along with a renumbering of units
+    return _keskar(instruments, start, lambda z: box * z, lambda g: box * g, eps)
 
 
 def keskar_subspace(instruments: Instruments, eps: float = EPS) -> Estimate:
@@ -49,13 +50,20 @@ def keskar_subspace(instruments: Instruments, eps: float = EPS) -> Estimate:
     a = a / a.norm(dim=0)
     pseudo = torch.linalg.lstsq(a, x[:, None]).solution[:, 0]
     box = eps * (pseudo.abs() + 1)
-    return _keskar(instruments, box, lambda z: a @ (box * z), lambda g: box * (a.T @ g), eps)
+    start = _chance(instruments, p)
+    return _keskar(instruments, start, lambda z: a @ (box * z), lambda g: box * (a.T @ g), eps)
 
 
 Map = Callable[[Tensor], Tensor]
 
 
-def _keskar(instruments: Instruments, box: Tensor, forth: Map, back: Map, eps: float) -> Estimate:
+def _chance(instruments: Instruments, count: int) -> Tensor:
+    """A random place in [-1, 1]^p, where the search begins."""
+    draws = generator(instruments.seed)
+    return 2 * torch.rand(count, generator=draws, dtype=torch.float64) - 1
+
+
+def _keskar(instruments: Instruments, start: Tensor, forth: Map, back: Map, eps: float) -> Estimate:
     """The box is mapped to [-1, 1]^p and the rise divided by eps^2, or SciPy would not move."""
     if not eps**2 > 0:
         raise SpiritlevelError(f"eps={eps:g} is too small: give one whose square is a number")
@@ -70,8 +78,6 @@ def _keskar(instruments: Instruments, box: Tensor, forth: Map, back: Map, eps: f
         best = max(best, loss) if math.isfinite(loss) else best
         return -(loss - base) / eps**2, -back(slope).double().cpu().numpy() / eps**2
 
-    draws = generator(instruments.seed)
-    start = 2 * torch.rand(len(box), generator=draws, dtype=torch.float64) - 1
     minimize(
         fall,
         start.numpy(),

@@ -11,7 +11,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.base.tensors import gaussian, generator, lost
 from spiritlevel.measures.base import DIAGONAL, PERMUTATION, Bottom, Measure, Work
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.objective import Objective
@@ -34,6 +34,11 @@ def mean_rise(
         try:
             while len(rises) < LOOKS[-1]:
                 step = spread * gaussian(objective.size, draws, theta)
+                if lost(theta, step):
+                    raise SpiritlevelError(
+                        f"the noise is lost in the rounding of {objective.dtype}, for which the "
+                        "parameters are too large: try dtype=torch.float64, or more noise"
+                    )
                 pair = [objective.at(theta + sign * step).value() for sign in (1, -1)]
                 rises.append(sum(pair) / 2 - base)
                 progress.update()

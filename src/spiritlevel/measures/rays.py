@@ -17,7 +17,7 @@ from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
-from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.base.tensors import gaussian, generator, lost
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.logmean import log_mean
 from spiritlevel.objective import Objective
@@ -149,9 +149,8 @@ def rays(
     """
     number("directions", directions, 2, whole=True)
     begin, theta, draws = time.perf_counter(), objective.vector, generator(seed)
-    tol = max(0.1 / objective.size, NEAR)
     seen: list[tuple[float, float, float]] = []
-    passes, guess = 0, 0.1 * (float(theta.norm()) or 1.0)
+    passes, tol, guess = 0, max(0.1 / objective.size, NEAR), 0.1 * (float(theta.norm()) or 1.0)
 
     def along(u: Tensor, r: float) -> float:
         nonlocal passes
@@ -164,12 +163,21 @@ def rays(
             most = min(half_width / float(u.abs().max()), farthest)
             first = min(guess, math.inf if parabola is None else parabola.radius(u, limit)) / STEP
             guess = _radius(lambda r, u=u: along(u, r), limit, most, min(first, most), tol)
+            _refuse_lost(theta, guess * u)
             seen.append((guess, float(u.double() @ theta.double()), weight))
             progress.update()
     cost = passes + _set_up(shape, parabola, directions)
     elapsed = time.perf_counter() - begin + (0.0 if shape is None else shape.seconds)
     radii, slopes, weights = torch.tensor(seen, dtype=torch.float64).unbind(1)
     return Rays(radii, slopes, weights, objective.size, tol, cost, elapsed)
+
+
+def _refuse_lost(theta: Tensor, step: Tensor) -> None:
+    if lost(theta, step):
+        raise SpiritlevelError(
+            f"the region is as small as the rounding of {theta.dtype} at this point: try "
+            "dtype=torch.float64, or a larger eps= or cutoff="
+        )
 
 
 def _set_up(shape: Shape | None, parabola: Parabola | None, directions: int) -> float:

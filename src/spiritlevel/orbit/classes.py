@@ -18,6 +18,7 @@ from spiritlevel.symmetry import Group
 FEW = 8  # classes that are probed
 MOST = 4096  # that are looked at: those with the most curvature
 CYCLES = 3
+ROUNDED = 2.0**-48  # relative: of a length that is summed in another order
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Classes:
             if count:
                 found.append(name if count == shape.numel() else f"{name}[{count}]")
         return ", ".join(found)
+
+    def told(self, step: Tensor, row: Row, length: float) -> bool:
+        """Whether a step lies within the class of a row and is no longer than that."""
+        inside = self.of[step != 0].unique().tolist()
+        short = float(step.double().norm()) <= length * (1 + ROUNDED)
+        return short and len(inside) == 1 and self.row(inside[0]) == row
 
     @property
     def fixed(self) -> Tensor:

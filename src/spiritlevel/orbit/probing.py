@@ -24,6 +24,7 @@ LOOSE = 0.05  # relative residual of an eigenvector to begin with
 LADDER = (0.25, 0.5, 2.0, 4.0)  # radii beside the one that is asked for
 STEPS = 6
 NEARLY = 1 - 2.0**-20  # of the way to no unit at all, which is on no orbit of it
+ALIKE = 1e-9  # relative: of lengths that are one
 ROUNDED = 100  # eps: how much shorter than a radius a step is, so that rounding leaves it inside
 
 
@@ -139,8 +140,11 @@ class Ways:
         """Those that no shorter one surpasses, in order."""
         best: list[Probed] = []
         for p in sorted(self.probed, key=lambda p: (p.length, -p.rise)):
-            if not best or p.rise > best[-1].rise:
-                best.append(p)
+            if best and p.rise <= best[-1].rise:
+                continue
+            if best and p.length <= best[-1].length * (1 + ALIKE):  # shorter by rounding alone
+                best.pop()
+            best.append(p)
         return best
 
 
@@ -216,7 +220,7 @@ class Reach:
         for k, share in enumerate(shares):
             if not share:
                 continue
-            factor = min(math.sqrt(2) * abs(share), abs((1 + share) ** 2 - 1))
+            factor = min(math.sqrt(2) * abs(share), abs(share * (2 + share)))
             lengths = [factor * size for size in self.sizes[k].tolist()]
             found = chosen(
                 [f"one side of rescaling {self.units[k]}", "the other"],
@@ -227,17 +231,32 @@ class Reach:
             choices.append(found)
         return Proof(tuple(choices), rise, (self.step(x),))
 
+    def told(self, proof: Proof) -> bool:
+        """Whether a proof's choices are those that its step takes, and no shorter."""
+        [step], like = proof.steps, self.objective.vector
+        x = torch.cat([step[self.fixed], (self._shares(step) * self.scale).to(like)])
+        again, near = self.proof(x, proof.rise), ROUNDED * torch.finfo(like.dtype).eps
+        apart = float((self.step(x) - step).double().norm())
+        return (
+            [c.rows for c in again.choices] == [c.rows for c in proof.choices]
+            and apart <= near * again.length
+            and all(
+                a <= b * (1 + near)
+                for new, old in zip(again.choices, proof.choices, strict=True)
+                for a, b in zip(new.lengths, old.lengths, strict=True)
+            )
+        )
+
     def elsewhere(self, step: Tensor, t: Tensor, theta: Tensor) -> Tensor:
         """What does at log-scales t, where the parameters are theta, what a step does here."""
-        one = torch.zeros(len(self.units) + 1, dtype=torch.float64)
-        x = self._shares(step)
+        x, zero = self._shares(step), torch.zeros(1, dtype=torch.float64)
         up, down = (self.sizes * torch.stack([t, -t], 1)[self.units].exp()).unbind(1)
         large = torch.maximum(up, down) / (up * down).sqrt()
-        alone = ((1 + x) ** 2 - 1).abs() < math.sqrt(2) * x.abs()
-        first = torch.where(alone, 1.0, 1 + x / large)
-        rest = (1 + x) ** 2 / first
-        factors = [torch.where(big, first, rest) - 1 for big in (up >= down, up < down)]
-        ups, downs = (torch.cat([f, one[:1]]).to(theta)[self.unit] for f in factors)
+        alone = (x * (2 + x)).abs() < math.sqrt(2) * x.abs()
+        first = torch.where(alone, 0.0, x / large)  # less one, without which small x would be lost
+        rest = (x * (2 + x) - first) / (1 + first)
+        changes = [torch.where(big, first, rest) for big in (up >= down, up < down)]
+        ups, downs = (torch.cat([c, zero]).to(theta)[self.unit] for c in changes)
         found = theta * torch.where(self.side > 0, ups, downs)
         found[self.fixed] = step[self.fixed]
         return found

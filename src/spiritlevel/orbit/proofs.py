@@ -17,6 +17,7 @@ from spiritlevel.orbit.cells import Array
 
 Row = tuple[tuple[int, Fraction], ...]  # of B: generators and their exponents, but for zeros
 SOME = 1e-9  # a weight that a solver did not mean to be zero
+FEW = 8 * 2.0**-52  # roundings of a product of powers, relative to its logarithms
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,20 @@ class Choice:
 
     @property
     def length(self) -> float:
-        """prod a_k^y_k."""
+        """prod a_k^y_k, and what rounding may have taken off."""
         chosen = [(y, a) for y, a in zip(self.weights, self.lengths, strict=True) if y]
         if not all(a > 0 for _, a in chosen):
             return 0.0
-        return math.exp(sum(float(y) * math.log(a) for y, a in chosen))
+        top = max(a for _, a in chosen)
+        logs = [float(y) * math.log(a / top) for y, a in chosen]
+        rounding = FEW * (1 + sum(map(abs, logs)))
+        return top * math.exp(math.fsum(logs)) * (1 + rounding)
 
     def holds(self) -> bool:
         """Whether the weights are what they have to be, in rational numbers."""
         return (
-            all(y >= 0 for y in self.weights)
+            all(a >= 0 for a in self.lengths)
+            and all(y >= 0 for y in self.weights)
             and sum(self.weights) == 1
             and not any(_mixed(self.rows, self.weights).values())
         )
@@ -64,11 +69,19 @@ class Proof:
     steps: tuple[Tensor, ...]
 
     @property
+    def alternatives(self) -> bool:
+        """Whether it is one choice, between as many steps."""
+        return len(self.choices) == 1 and self.choices[0].rows != ((),)
+
+    @property
     def length(self) -> float:
-        return math.sqrt(sum(choice.length**2 for choice in self.choices))
+        return math.hypot(*(choice.length for choice in self.choices))
 
     def holds(self, radius: float) -> bool:
-        """Whether it is true of balls of this radius: checked, not remembered."""
+        """Whether the choices fit into balls of this radius, by weights in rational numbers.
+
+        That rows, lengths and rise are those of the steps is checked by `WorstCase.holds`.
+        """
         number("radius", radius, above=0)
         return all(choice.holds() for choice in self.choices) and self.length <= radius
 

@@ -333,9 +333,12 @@ def _named(group: Group, channels: list[int]) -> Group:
                 side = ups[column] if positive else downs[column]
                 if name not in side:
                     side.append(name)
-    generators = []
+    generators, layers = [], dict[tuple[Any, ...], str]()
     for g, up, down, channel in zip(group.generators, ups, downs, channels, strict=True):
-        generators.append(replace(g, name=f"{_path(up, down)}, channel {channel}"))
+        name = f"{_path(up, down)}, channel {channel}"
+        # channels that move the same parameters are of one layer, whichever unknown stayed free
+        layer = layers.setdefault((*up, None, *down, g.kind), g.layer)
+        generators.append(replace(g, name=name, layer=layer))
     return replace(group, generators=tuple(generators))
 
 

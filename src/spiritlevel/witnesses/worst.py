@@ -14,7 +14,7 @@ from spiritlevel.base.doors import number, one_of
 from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded, tensor
-from spiritlevel.base.tensors import gaussian, generator
+from spiritlevel.base.tensors import gaussian, generator, laid_along
 from spiritlevel.objective import Objective, only_objectives
 
 RADIUS = 0.05  # the rho of sharpness-aware minimization (Foret et al., 2021)
@@ -90,9 +90,10 @@ def worst_in_ball(
     """max of L(theta + s * u) over ||u|| <= radius, by projected ascent from several starts.
 
     `norm` is "l2" or "linf", of BALLS. `scale` is s, one if left out (|theta| makes it relative to
-    each parameter). It starts along the gradient, along the columns of `starts`, at random, and
-    towards zero layers that lie in the ball: near a minimum the gradient is blind, and beyond dead
-    units any search is.
+    each parameter). It starts along the gradient, along the columns of `starts`, at random (in the
+    order of theta / s, so that a renumbering of units takes the start along), and towards zero
+    layers that lie in the ball: near a minimum the gradient is blind, and beyond dead units any
+    search is.
     """
     only_objectives(objective)
     number("radius", radius, above=0)
@@ -125,7 +126,9 @@ def _starts(
     objective: Objective, ball: Ball, s: Tensor, radius: float, given: Tensor | None, seed: int
 ) -> Iterator[Tensor]:
     """Points of the sphere, and layers of zeros inside it."""
-    directions = [s * objective.gradient(), gaussian(objective.size, generator(seed), s)]
+    relative = torch.where(s > 0, objective.vector / s, 0.0)
+    chance = laid_along(gaussian(objective.size, generator(seed), s), relative)
+    directions = [s * objective.gradient(), chance]
     if given is not None:
         directions += [sign * v for v in given.to(s).unbind(1) for sign in (1.0, -1.0)]
     for direction in directions:
