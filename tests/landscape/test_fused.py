@@ -198,17 +198,32 @@ def test_what_cannot_be_fused_is_left_as_it_is(made: Callable[[], sl.Objective])
 
 
 @no_onednn
-def test_batches_share_what_is_the_same_for_all() -> None:
-    these = moved(objective(Residual, microbatch=4))
-    one, two, _ = these.tapes
-    assert one.program == two.program
-    norm = these.objective.buffers["one.1.running_mean"]
-    assert sum(torch.equal(held, norm) for held in one.held if held.shape == norm.shape) == 1
+def test_small_batches_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = objective(Residual, microbatch=4)
+    assert len(found.batches) == 3
+    assert len(moved(found).tapes) == 1
+    monkeypatch.setattr("spiritlevel.landscape.passes.TOGETHER", 8)
+    these = moved(found)
+    assert len(these.tapes) == 2
+    assert these.played((0.2,)).loss == pytest.approx(these.one((0.2,)).loss, rel=3e-6)
+
+
+@no_onednn
+def test_batches_are_joined_only_where_that_changes_no_loss() -> None:
+    """BatchNorm that sees its batch makes each batch a loss of its own, and is left as it is."""
+    found = objective(Residual, mode="train").on(
+        [(torch.randn(4, 3, 8, 8), torch.randint(0, 3, (4,))) for _ in range(3)]
+    )
+    these = moved(found)
+    assert len(these.tapes) == 3
+    assert these.played((0.2,)).loss == pytest.approx(these.one((0.2,)).loss, rel=3e-6)
+    made = Counter(step.operation for step in these.tapes[0].program.steps)
+    assert (made[convolved], made[NORM]) == (1, 2)
 
 
 @no_onednn
 def test_memory_bounds_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = objective(Residual, params="three.*", microbatch=4)
-    assert len(moved(found).tapes) == 3
+    found = objective(Residual, params="three.*")
+    assert len(moved(found).tapes) == 1
     monkeypatch.setattr("spiritlevel.landscape.passes.free_bytes", lambda device: 1000)
     assert moved(found).tapes == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,17 +15,18 @@ from torch.func import vmap
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import free_bytes, relieved
 from spiritlevel.base.scope import kept_rng
-from spiritlevel.base.tensors import leaves, unflatten
+from spiritlevel.base.tensors import leaves, map_tensors, unflatten
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.landscape.fused import can_fuse, fused
 from spiritlevel.landscape.statistics import Statistics, recomputed
 from spiritlevel.objective import Objective
 from spiritlevel.objective import classes as decisions
-from spiritlevel.objective.batches import Batch
+from spiritlevel.objective.batches import Batch, alike, divisible, examples, join
 from spiritlevel.objective.classes import Labels
-from spiritlevel.objective.module import tensors_of
+from spiritlevel.objective.module import channels_last, tensors_of
 
 Place = tuple[float, ...]
+TOGETHER = 256  # examples in a fused pass: convolutions of more are no faster
 HELD = 0.25  # of the memory that is free: what parts that never change may take
 
 
@@ -122,17 +123,27 @@ class Passes:
         made: list[Tape] = []
         room = HELD * free_bytes(self.objective.device)
         try:
-            for number, batch in enumerate(self.objective.batches):
-                tape = self._taped(batch, number)
-                if tape is None or (room := room - tape.nbytes([*leaves(batch)])) < 0:
+            for batch, y, kept in self._joined():
+                tape = self._taped(batch, y, kept)
+                if tape is None or (room := room - tape.nbytes()) < 0:
                     return ()
                 made.append(tape)
         except Unrecordable:  # played from the beginning, it is right
             return ()
         return tuple(made)
 
-    def _taped(self, batch: Batch, number: int) -> Tape | None:
-        y, kept = (None, None) if self.labels is None else self._labels(number)
+    def _joined(self) -> Iterator[tuple[Batch, Tensor | None, Tensor | None]]:
+        """Some batches in one, where that changes no loss, and their labels."""
+        batches = self.objective.batches
+        joins = self.objective.separable and alike(batches) and all(map(divisible, batches))
+        count = max(TOGETHER // examples(batches[0]), 1) if joins else 1
+        for start in range(0, len(batches), count):
+            some, y, kept = slice(start, start + count), None, None
+            if self.labels is not None:
+                y, kept = torch.cat(self.labels.batches[some]), torch.cat(self.labels.counted[some])
+            yield map_tensors(channels_last, join(batches[some])), y, kept
+
+    def _taped(self, batch: Batch, y: Tensor | None, kept: Tensor | None) -> Tape | None:
         known = [t for t in (*leaves(batch), y, kept) if t is not None]
         there = tensors_of(self.objective.module)
 
