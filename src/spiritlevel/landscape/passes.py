@@ -134,7 +134,7 @@ class Passes:
 
     def _joined(self) -> Iterator[tuple[Batch, Tensor | None, Tensor | None]]:
         """Some batches in one, where that changes no loss, and their labels."""
-        batches = self.objective.batches
+        batches = list(self.objective.batches)
         joins = self.objective.separable and alike(batches) and all(map(divisible, batches))
         count = max(TOGETHER // examples(batches[0]), 1) if joins else 1
         for start in range(0, len(batches), count):
