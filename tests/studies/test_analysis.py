@@ -236,9 +236,10 @@ def test_names_that_are_not_there_are_refused() -> None:
 def test_of_a_part_nobody_says_how_many_failed() -> None:
     """The study knows how many of all networks did, of whatever part they were."""
     made = networks(drawn("m"), drawn("gap"))
-    told = {"planned": SIZE + 1, "failed": 1}
-    assert analyse(made, **told).provenance["failed"] == 1
-    assert analyse(made, where={"width": 1}, **told).provenance["failed"] is None
+    planned = SIZE + 1
+    assert analyse(made, planned=planned, failed=1).provenance["failed"] == 1
+    part = analyse(made, where={"width": 1}, planned=planned, failed=1)
+    assert part.provenance["failed"] is None
 
 
 def test_values_that_are_lists_can_be_chosen() -> None:
