@@ -42,6 +42,7 @@ SEARCHED = 1e-4
 SEARCHES = (
     "orbit_spectral",
     "orbit_worst_case",
+    "keskar",  # its iterations are counted, so that it ends amid its way
     "spectral of",
     "at flattest",
     "least hessian_spectral",

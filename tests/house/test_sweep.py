@@ -232,8 +232,8 @@ def test_what_is_as_good_as_a_number(name: str) -> None:
     """Scalars of numpy and torch, generators, and whole numbers in the place of others."""
     function, given, plain = ALIKE[name]
     found, expected = function(*given), function(*plain)
-    # 0.1 in float32 is another number
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+    # 0.1 in float32 is another number, and searches magnify that
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-12)
 
 
 def test_what_is_as_good_as_a_number_for_an_objective() -> None:
