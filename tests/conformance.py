@@ -30,8 +30,8 @@ FEWER = {
     **{name: {"levels": 12} for name in ("local_entropy", "local_entropy_gap")},  # one annealing
     **{name: {"directions": 16} for name in ("basin_volume", "flat_radius")},
 }
-# What rounding may do to a search whose iterations are counted: L-BFGS-B ends amid its way, and near
-# a corner of the box the last digit decides which step is next
+# What rounding may do to a search whose iterations are counted: L-BFGS-B ends amid its way, and
+# near a corner of the box the last digit decides which step is next
 CUT_SHORT = {"keskar": 1e-2, "keskar_subspace": 1e-2}
 SINGLE = 2e-3  # what float32 may do, beside the error that is said
 # Nothing is shared between networks: their tests lie in several files, which two workers take

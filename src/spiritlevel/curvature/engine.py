@@ -98,7 +98,9 @@ class Engine:
         return found[:, 0] if v.ndim == 1 else found
 
     def _plays(self) -> bool:
-        return len(self.tapes) == len(self.objective.batches) and not self._time_to_compile(played=True)
+        return len(self.tapes) == len(self.objective.batches) and not self._time_to_compile(
+            played=True
+        )
 
     def _surroundings(self) -> AbstractContextManager[Any]:
         """Where nothing but tapes is played, neither the model nor a compiler can do any harm."""

@@ -36,8 +36,8 @@ def hessian(
     """H = (1/n) sum_i grad^2 l_i(theta).
 
     `rung` forces one way of making products; else the ladder picks the first that agrees with a
-    finite difference. `compile="auto"` compiles once the products have cost as much as compiling; on
-    a CPU only those that cannot be played.
+    finite difference. `compile="auto"` compiles once the products have cost as much as compiling;
+    on a CPU only those that cannot be played.
     """
     only_objectives(objective)
     one_of("compile", compile, ("auto", True, False))

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.tensors import leaves
-from spiritlevel.curvature.program import Program, Slot, Step, assembled
+from spiritlevel.curvature.again import ALIASES, Origin, Origins, Recipes
+from spiritlevel.curvature.program import Program, Slot, Step, assembled, needed
 from spiritlevel.curvature.sight import Sight, storage_address
 
-ALIASES = {torch.ops.aten.alias.default, torch.ops.aten.detach.default}
 READS_ZEROS = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
 # what cannot be played again: numbers read off a vector, shapes that depend on it, chance
 UNREPEATABLE = {
@@ -102,6 +102,8 @@ class Recorder(TorchDispatchMode):
         self.read: dict[int, list[int]] = {}  # address -> slots of what is held there
         self.written: dict[int, tuple[Any, int]] = {}  # address -> storage, time
         self.sight = sight
+        self.origins = Origins()
+        self.cheap: dict[int, Origin] = {}  # by slot
         self.copies: set[int] = set()  # slots
         self.strange: set[int] = set()
         self._see(v, 0)
@@ -114,8 +116,14 @@ class Recorder(TorchDispatchMode):
         if plan is not None:
             self._noted(func, args, made, *plan)
         else:
-            self._try(lambda: self.sight.note(func, args, kwargs, made))
+            self._try(lambda: self._unmoved(func, args, kwargs, made))
         return made
+
+    def _unmoved(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """An operation that the vector does not reach."""
+        self.sight.note(func, args, kwargs, made)
+        if isinstance(made, Tensor) and not self.sight.strange(made):
+            self.origins.note(func, args, kwargs, made)
 
     def _try(self, action: Callable[[], Any]) -> Any:
         """What cannot be followed is refused, later."""
@@ -159,29 +167,36 @@ class Recorder(TorchDispatchMode):
     def _see(self, tensor: Tensor, slot: int) -> None:
         self.seen[id(tensor)] = weakref.ref(tensor), slot, len(self.steps)
 
-    def _made(self, tensor: Tensor) -> int:
-        slot = self.slots
+    def _number(self) -> int:
         self.slots += 1
+        return self.slots - 1
+
+    def _made(self, tensor: Tensor) -> int:
+        slot = self._number()
         self.moving.add(slot)
         self._see(tensor, slot)
         return slot
 
     def _hold(self, tensor: Tensor, own: Tensor) -> int:
-        slot = self.slots
-        self.slots += 1
+        slot = self._number()
         self.held[slot] = own
         self._see(tensor, slot)
         return slot
 
     def _held(self, item: Tensor) -> int:
         """What was made here is held as it is, without the graph behind it; the rest as a copy."""
-        lasts = self.sight.lasts(item)
-        slot = self._hold(item, item.detach() if lasts else item.detach().clone())
+        lasts, origin = self.sight.lasts(item), self.origins.of(item)
+        if lasts and origin.slot is not None and _same_memory(self.held[origin.slot], item):
+            self._see(item, origin.slot)
+            return origin.slot
+        origin.slot = slot = self._hold(item, item.detach() if lasts else item.detach().clone())
         self.read.setdefault(_address(item), []).append(slot)
         if not lasts:
             self.copies.add(slot)
         if self.sight.strange(item):
             self.strange.add(slot)
+        elif lasts:
+            self.cheap[slot] = origin
         return slot
 
     def _save(self, tensor: Tensor) -> None:
@@ -237,10 +252,29 @@ class Recorder(TorchDispatchMode):
         if result not in self.moving:
             raise Unrecordable("the product does not depend on the vector")
         assert result is not None
-        program, held = assembled(self.steps, self.held, result)
+        program, held = assembled(self._thinned(result), self.held, result)
         copies = tuple(i for i, slot in enumerate(held) if slot in self.copies)
         strange = not self.strange.isdisjoint(held)
         return Tape(program, tuple(self.held[slot] for slot in held), copies, strange)
+
+    def _thinned(self, result: int) -> list[Step]:
+        """The steps, with what is cheap made again instead of held."""
+        steps, wanted = needed(self.steps, result)
+        held = {slot: tensor for slot, tensor in self.held.items() if slot in wanted}
+        origins = {slot: self.cheap[slot] for slot in held.keys() & self.cheap.keys()}
+
+        def hold(tensor: Tensor) -> int:
+            slot = self._held(tensor)
+            held[slot] = self.held[slot]
+            return slot
+
+        return Recipes(origins, held, hold, iter(self._number, None)).woven_into(steps)
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one under two names, and not a copy that was made in between."""
+    places = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (one, other))
+    return next(places) == next(places)
 
 
 def _solid(func: Any, args: Any) -> Any:

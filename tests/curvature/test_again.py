@@ -1,0 +1,107 @@
+"""What is made again instead of held: less memory, the same bits, nothing that changed since."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from cases import CASES, Case, engine_of, randn
+from spiritlevel.base.tensors import leaves
+from spiritlevel.curvature import again
+
+
+def played(objective: sl.Objective, seeds: range = range(4)) -> tuple[sl.Operator, Tensor]:
+    """The Hessian, and its products with some vectors, of which the last ones are played."""
+    operator = sl.hessian(objective, compile=False)
+    return operator, torch.stack([operator @ randn(objective.size, seed=s) for s in seeds])
+
+
+def held(operator: sl.Operator, objective: sl.Objective) -> int:
+    tapes = engine_of(operator).tapes
+    own = [*objective.params.values()]
+    return sum(
+        tape.nbytes([*own, *leaves(batch)])
+        for tape, batch in zip(tapes.values(), objective.batches, strict=True)
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every case, with all that is cheap made again, and with nothing."""
+    monkeypatch.setattr(again, "WORTH", 2**60)
+    _, truth = played(case.objective())
+    monkeypatch.setattr(again, "WORTH", 1)
+    _, found = played(case.objective())
+    assert torch.equal(found, truth)
+
+
+class Squashed(nn.Module):
+    """Ten element-wise operations on one activation, as the older GELU of transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        return self.outer(0.5 * h * (1 + torch.tanh(0.8 * (h + 0.04 * h**3))))
+
+
+class Normalized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm(self.conv(x.reshape(-1, 1, 2, 4).repeat(1, 1, 4, 2))))
+        return self.last(h.mean((2, 3)))
+
+
+@pytest.mark.parametrize(("net", "share"), [(Squashed, 0.5), (Normalized, 0.85)])
+def test_less_is_held(net: type[nn.Module], share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten tensors of one size the one that all come from, and the gradient there."""
+    torch.manual_seed(0)
+    x, y = randn(400, 8), torch.arange(400) % 3
+    objective = sl.Objective(net().double().eval(), (x, y), F.cross_entropy)
+    sizes = []
+    for worth in (2**60, 2**8):
+        monkeypatch.setattr(again, "WORTH", worth)
+        operator, _ = played(objective)
+        sizes.append(held(operator, objective))
+    assert sizes[1] < share * sizes[0]
+
+
+class Meddling(nn.Module):
+    """Writes into what an element-wise operation made, out of torch's sight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = 2.0 * x[:, :1]
+        mask.detach().numpy()[:] = 1.0 + x[:, 1:2].detach().numpy() ** 2
+        return self.outer(torch.tanh(self.inner(x)) * mask)
+
+
+def test_what_changed_since_it_was_made_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, y = randn(12, 4), torch.arange(12) % 3
+    objective = sl.Objective(Meddling().double(), (x, y), F.cross_entropy)
+    monkeypatch.setattr(again, "WORTH", 2**60)
+    _, truth = played(objective)
+    refused = []
+    remakes = again.Recipe.remakes
+
+    def watched(recipe: again.Recipe, slot: int, held: dict[int, Tensor]) -> bool:
+        refused.append(not remakes(recipe, slot, held))
+        return not refused[-1]
+
+    monkeypatch.setattr(again, "WORTH", 1)
+    monkeypatch.setattr(again.Recipe, "remakes", watched)
+    _, found = played(objective)
+    assert torch.equal(found, truth)
+    assert any(refused)
