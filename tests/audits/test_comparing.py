@@ -55,7 +55,7 @@ def test_a_difference_that_survives() -> None:
     for name in ("hessian_spectral", "hessian_trace", "orbit_spectral", "orbit_trace"):
         pair = by_batch()[name]
         assert (pair.sharper, pair.other) == ("large", "small")
-        assert pair.text == "large is sharper, and it survives"
+        assert pair.text == "large is sharper, and it survives rescaling"
         assert pair.ratio > 2
     pair = by_batch()["hessian_spectral"]
     assert pair.least is not None
@@ -63,7 +63,7 @@ def test_a_difference_that_survives() -> None:
     assert pair.matrix == "hessian"
     assert set(pair.least_cells()) == {"large", "small"}
     assert "least, of H" in str(by_batch())
-    assert by_batch()["loss"].text == "large is larger, and it survives"
+    assert by_batch()["loss"].text == "large is larger, and it survives rescaling"
 
 
 def test_the_order_can_be_turned_around_all_the_same() -> None:
@@ -102,7 +102,7 @@ def test_what_cannot_be_told_apart_is_undecided() -> None:
 
 def test_what_is_left_of_a_frobenius_norm_is_known() -> None:
     found = sl.compare({"small": net(16), "large": net(300)}, ["hessian_frobenius", "keskar"])
-    assert found["hessian_frobenius"].text == "large is sharper, and it survives"
+    assert found["hessian_frobenius"].text == "large is sharper, and it survives rescaling"
     unknown = found["keskar"]
     assert unknown.turned is not None
     assert unknown.text == "undecided: what is left is unknown"
@@ -143,7 +143,7 @@ def test_verdicts_about_the_hessian_come_from_it() -> None:
     assert ggn["far"] < ggn["fitted"]
     found = sl.compare(nets, ["hessian_spectral", "eps_sharpness_quadratic", "orbit_spectral"])
     pair = found["hessian_spectral"]
-    assert pair.text == "far is sharper, and it survives"
+    assert pair.text == "far is sharper, and it survives rescaling"
     assert pair.least is not None
     for name, interval in zip((pair.sharper, pair.other), pair.least, strict=True):
         assert interval.low <= least[name].high
@@ -151,7 +151,7 @@ def test_verdicts_about_the_hessian_come_from_it() -> None:
     assert found["orbit_spectral"].sharper == "fitted"
     # rho^2 lambda_max / (2 (1 + L)): the loss of the far one makes it the smaller one
     quadratic = found["eps_sharpness_quadratic"]
-    assert quadratic.text == "fitted is sharper, and it survives"
+    assert quadratic.text == "fitted is sharper, and it survives rescaling"
     assert quadratic.least is not None
     for name, interval in zip((quadratic.sharper, quadratic.other), quadratic.least, strict=True):
         factor = 0.05**2 / 2 / (1 + nets[name].value())

@@ -74,7 +74,7 @@ def test_the_default_comparison() -> None:
     code, text = run("compare", "--only", "hessian_spectral,orbit_trace")
     assert code == 0
     assert "batch 16 batch 256" in text
-    assert "batch 256 is sharper, and it survives" in text
+    assert "batch 256 is sharper, and it survives rescaling" in text
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,15 @@ def test_a_table_without_curvature_says_less() -> None:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("loss", "loss 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 ✓ large is larger, and it survives"),
+        (
+            "loss",
+            "loss 0.213251 ± 2.5e-07 7.64852 ± 9.0e-06 ✓ large is larger, and it survives rescaling",
+        ),
         (
             "hessian_spectral",
             "spectral norm 0.213251 ± 2.5e-07 least 0.1532 to 0.1535 7.64852 ± 9.0e-06 least 5.271 "
-            "to 5.283 ✓ large is sharper, and it survives A twin of small with identical "
-            "predictions has 26.0.",
+            "to 5.283 ✓ large is sharper, and it survives rescaling A twin of small with "
+            "identical predictions has 26.0.",
         ),
         (
             "hessian_trace",
@@ -149,11 +152,11 @@ def answered(*answers: tuple[str, str]) -> str:
     [
         (
             [("survives", "large"), ("survives", "large"), ("undecided", "small")],
-            "large is sharper than small by 2 of 3 measures, and that survives the symmetries.",
+            "large is sharper than small by 2 of 3 measures, and that survives rescaling.",
         ),
         (
             [("survives", "small")],
-            "small is sharper than large by the one measure, and that survives the symmetries.",
+            "small is sharper than large by the one measure, and that survives rescaling.",
         ),
         ([("survives", "small"), ("survives", "large")], "The measures disagree on which network"),
         ([("coordinates", "large"), ("equal", "large")], "No difference in sharpness survives"),
@@ -190,7 +193,7 @@ def test_three_networks_have_an_answer_for_each_two() -> None:
     last = data["names"][2]
     for two in ("large and small", f"{last} and small", f"{last} and large"):
         assert f"= {two}: equal" in row
-    assert "Of 12 comparisons of sharpness, 3 survive the symmetries." in text(compared(data))
+    assert "Of 12 comparisons of sharpness, 3 survive rescaling." in text(compared(data))
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spiritlevel.audits.left import left_or_why, moving
 from spiritlevel.audits.verdicts import differ
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -53,10 +54,10 @@ def compare(
 ) -> Comparison:
     """Which network is sharper by each measure, and does the answer mean anything?
 
-    "sharper, and it survives": the least values over the two orbits, of the measure's own matrix,
-    are in the same order, apart by more than their errors, or the measure is invariant. "sharper
-    only in these coordinates": they are equal, or in the other order. "undecided": neither, or
-    nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
+    "sharper, and it survives rescaling": the least values over the two orbits, of the measure's
+    own matrix, are in the same order, apart by more than their errors, or the measure is invariant.
+    "sharper only in these coordinates": they are equal, or in the other order. "undecided":
+    neither, or nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
     of `measure`; `init` are the weights before training of each network, by its name.
     """
     a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
@@ -77,6 +78,7 @@ def compare(
     done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
+    work.say_what_is_left()
     told = provenance(begin, work.notes, done, seed=seed)
     values = {name: found for name, (found, _) in done.found.items()}
     pairs = tuple(pair for _, found in done.found.values() for pair in found)
@@ -96,6 +98,15 @@ def _before(objectives: Mapping[str, Objective], init: Any) -> dict[str, Given]:
 class _Work:
     networks: dict[str, Bottoms]
     notes: list[str]
+
+    def say_what_is_left(self) -> None:
+        """Of the networks whose least values were asked for, which are those over rescalings."""
+        for name, network in self.networks.items():
+            if network.found:
+                tools = network.instruments
+                freedoms, why = left_or_why(tools.objective, tools.group, moving)
+                self.notes += [f"{name}: {one.text}" for one in freedoms]
+                self.notes += [f"{name}: {reason}" for reason in why]
 
     def compared(self, name: str) -> Compared:
         """A measure of all networks, and of each two of them."""

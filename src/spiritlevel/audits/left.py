@@ -1,27 +1,48 @@
-"""Freedoms of a network that no rescaling is part of, and that an audit leaves as they are."""
+"""Freedoms beside the rescalings, which an audit and a comparison leave as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
-from spiritlevel.results.symmetry import Left
+from spiritlevel.results.symmetry import Left, Reason
 from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
+
+Look = Callable[[Objective, Group], tuple[Left, ...]]
+MAY_HIDE = {Reason.NO_RULE, Reason.EPS}  # rescalings that are there, or nearly
 
 
 def left(objective: Objective, group: Group) -> tuple[Left, ...]:
-    """Permutations and signs where there is no rescaling to speak of, and the maps of heads."""
+    """Permutations and signs where there is no rescaling to speak of, and all that moves."""
     found = []
     if not group.dim:  # beside rescalings nobody asks for what moves no measure
         units = sum(one.size for one in permutations(objective))
         found += [Left("permutations", units), Left("signs", sign_flips(objective).dim)]
-    if any(kind in group.kinds for kind in ("query-key", "value-output")) or not group.dim:
-        found.append(Left("heads", len(head_maps(objective))))
-    return tuple(one for one in found if one.count)
+    return tuple(one for one in found if one.count) + moving(objective, group)
 
 
-def left_or_why(objective: Objective, group: Group) -> tuple[tuple[Left, ...], list[str]]:
-    """The freedoms, or why they could not be looked for: an audit stands without them."""
+def moving(objective: Objective, group: Group) -> tuple[Left, ...]:
+    """What may make a least value over all rescalings smaller."""
+    attends = any(kind in group.kinds for kind in ("query-key", "value-output"))
+    heads = len(head_maps(objective)) if attends or not group.dim else 0
+    mixed = group.kinds.get("linear", 0)
+    blocked = sum(block.reason in MAY_HIDE for block in group.blocks)
+    whole = sum(p.numel() for p in objective.module.parameters())
+    found = [
+        Left("heads", heads),
+        Left("linear", mixed if mixed > 1 else 0),
+        Left("blocked", blocked),
+        Left("unchosen", whole - objective.size),
+    ]
+    return tuple(one for one in found if one.count > 0)
+
+
+def left_or_why(
+    objective: Objective, group: Group, look: Look = left
+) -> tuple[tuple[Left, ...], list[str]]:
+    """The freedoms, or why they could not be looked for: all else stands without them."""
     try:
-        return left(objective, group), []
+        return look(objective, group), []
     except SpiritlevelError as error:
         return (), [f"other freedoms were not looked for: {error}"]

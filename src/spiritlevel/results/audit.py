@@ -290,7 +290,7 @@ class Audit(Result, kind="audit", schema=4):
         return [
             f"Predictions are {size} on {p['examples']} examples and on random inputs, at "
             f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
-            "least: over all such networks, proved; ≤ the least that was measured at these points. "
+            "least: over all rescalings, proved; ≤ the least that was measured at these points. "
             f"largest: of these points{sharp}.",
             *last,
         ]

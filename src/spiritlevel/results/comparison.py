@@ -39,7 +39,7 @@ COLOURS = {
 
 
 COORDINATES_ONLY = (
-    "No difference in sharpness survives: those that are known are of the coordinates."
+    "No difference in sharpness survives rescaling: those that are known are of the coordinates."
 )
 
 
@@ -103,7 +103,7 @@ class Pair:
         more = "sharper" if self.is_sharpness else "larger"
         order = ", to second order" if self.order == 2 and self.least is not None else ""
         return {
-            Answer.SURVIVES: f"{self.sharper} is {more}, and it survives{order}",
+            Answer.SURVIVES: f"{self.sharper} is {more}, and it survives rescaling{order}",
             Answer.COORDINATES: f"{self.sharper} is {more} only in these coordinates{order}",
             Answer.EQUAL: "equal",
             Answer.UNDECIDED: self._doubt(),
@@ -181,15 +181,15 @@ class Comparison(Result, kind="comparison", schema=3):
             return "No sharpness was compared."
         if len(self.names) > 2:
             verb = "survives" if lasting == 1 else "survive"
-            return f"Of {count} comparisons of sharpness, {lasting} {verb} the symmetries."
+            return f"Of {count} comparisons of sharpness, {lasting} {verb} rescaling."
         sharper = Counter(pair.sharper for pair in pairs if pair.answer is Answer.SURVIVES)
         if len(sharper) > 1:
-            return "The measures disagree on which network is sharper, also when it survives."
+            return "The measures disagree on which network is sharper, also after rescaling."
         if sharper:
             (one,) = sharper
             other = next(name for name in self.names if name != one)
             by = f"by {lasting} of {count} measures" if count > 1 else "by the one measure"
-            return f"{one} is sharper than {other} {by}, and that survives the symmetries."
+            return f"{one} is sharper than {other} {by}, and that survives rescaling."
         if answers[Answer.COORDINATES]:
             return COORDINATES_ONLY
         if answers[Answer.EQUAL] == count:
@@ -224,8 +224,8 @@ class Comparison(Result, kind="comparison", schema=3):
         lines = []
         if any(pair.least for pair in self.pairs):
             lines.append(
-                "least: over all networks with the same predictions, which is what survives; H is "
-                "the Hessian, G the Gauss-Newton matrix."
+                "least: over all rescalings of a network, which keep its predictions; H is the "
+                "Hessian, G the Gauss-Newton matrix."
             )
         if turned:
             names = ", ".join(dict.fromkeys(pair.title for pair in turned))

@@ -84,15 +84,21 @@ class Freedom:
 
 @dataclass(frozen=True)
 class Left:
-    """A freedom that is no rescaling: how many units, signs or maps of heads change no prediction.
+    """A freedom that is not divided out: of how many units, maps, operations or parameters it is.
 
     Permutations and signs are orthogonal maps of the parameters: no norm, spectrum or ball moves.
+    With the others a least value over all rescalings is not that over all networks of one function.
     """
 
     told = ("text",)
 
-    kind: Literal["permutations", "signs", "heads"]
+    kind: Literal["permutations", "signs", "heads", "linear", "blocked", "unchosen"]
     count: int
+
+    @property
+    def moves(self) -> bool:
+        """Whether a least value over all rescalings may be above that over all networks."""
+        return self.kind not in ("permutations", "signs")
 
     @property
     def text(self) -> str:
@@ -102,6 +108,10 @@ class Left:
             "signs": f"{many} units can change their sign: no norm and no spectrum sees that",
             "heads": f"{many} maps of attention heads (any invertible matrix) are not divided out; "
             "geodesic_curvature is a measure that does",
+            "linear": f"{many} channels between linear maps can be mixed by any invertible matrix: "
+            "only their scales are divided out",
+            "blocked": f"{many} operations that have no rule, or an eps, let no rescaling pass",
+            "unchosen": f"{many} parameters are not chosen, and no rescaling moves them",
         }[self.kind]
 
 
