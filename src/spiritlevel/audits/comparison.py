@@ -57,8 +57,9 @@ def compare(
     "sharper, and it survives rescaling": the least values over the two orbits, of the measure's
     own matrix, are in the same order, apart by more than their errors, or the measure is invariant.
     "sharper only in these coordinates": they are equal, or in the other order. "undecided":
-    neither, or nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
-    of `measure`; `init` are the weights before training of each network, by its name.
+    neither, or nothing is known of what is left. Architectures may differ. `tol`, `rtol` and
+    `budget` are those of `measure`; `init` are the weights before training of each network, by its
+    name.
     """
     a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
