@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import cases
 import spiritlevel as sl
 from spiritlevel.curvature import ladder
 from spiritlevel.curvature.ladder import climb
@@ -158,3 +159,52 @@ def test_a_model_too_large_for_float64_is_checked_in_its_own_precision(
     assert way.check < 5e-2
     truth = sl.hessian(exact).dense()
     torch.testing.assert_close(sl.hessian(rough).dense().double(), truth, rtol=1e-3, atol=1e-4)
+
+
+class Bent(nn.Module):
+    """Two layers whose gradient is none: what is between is cut off, or passes straight through."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.way = nn.Linear(5, 8), nn.Linear(8, 3), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.a(x))
+        if self.way == "stopped":
+            h = h.detach()
+        if self.way == "straight through":
+            h = h + (h.round() - h).detach()
+        out = self.b(h)
+        return out / out.detach().norm(dim=1, keepdim=True) if self.way == "length" else out
+
+
+def bent(way: str) -> sl.Objective:
+    x, y = cases.randn(60, 5), cases.labels(60, classes=3)
+    return sl.Objective(Bent(way).double(), (x, y), F.cross_entropy)
+
+
+@pytest.mark.parametrize("way", ["stopped", "straight through", "length"])
+def test_a_gradient_that_is_none_is_said(way: str) -> None:
+    """Its products agree with its differences; the loss does not, in every table."""
+    assert (sl.hessian(bent("plain")).check or 1.0) < 1e-6
+    objective = bent(way)
+    assert (sl.hessian(objective).check or 0.0) > 0.2
+    told = [
+        sl.measure(objective, ["hessian_trace"]),
+        sl.audit(objective, ["hessian_trace"], way=False),
+        sl.compare({"a": objective, "b": bent("plain")}, ["hessian_trace"]),
+    ]
+    for result in told:
+        assert "the product differs from finite differences by" in " ".join(str(result).split())
+
+
+def test_derivatives_of_two_minds_are_refused() -> None:
+    """The backward pass of an embedding leaves out its padding, forward mode does not."""
+    net = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 3)).double()
+    with torch.no_grad():
+        net[0].weight[0] = 1.0  # type: ignore[index]
+    ids = torch.arange(60).reshape(20, 3) % 7
+    objective = sl.Objective(net, (ids, cases.labels(20, classes=3)), F.cross_entropy)
+    with pytest.raises(sl.SpiritlevelError, match="whose padding reaches the outputs"):
+        sl.ggn(objective)

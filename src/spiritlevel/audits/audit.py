@@ -108,7 +108,7 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
     freedoms, why = ((), []) if done.interrupted else left_or_why(objective, group)
     told = provenance(
         begin,
-        [*work.notes, *why],
+        [*work.notes, *why, *work.here.remarks()],
         done,
         **described(objective),
         seed=work.seed,

@@ -57,9 +57,8 @@ def compare(
     "sharper, and it survives rescaling": the least values over the two orbits, of the measure's
     own matrix, are in the same order, apart by more than their errors, or the measure is invariant.
     "sharper only in these coordinates": they are equal, or in the other order. "undecided":
-    neither, or nothing is known of what is left. Architectures may differ. `tol`, `rtol` and
-    `budget` are those of `measure`; `init` are the weights before training of each network, by its
-    name.
+    neither, or what is left is not known. `tol`, `rtol` and `budget` are those of `measure`; `init`
+    are the weights before training, by the names of the networks.
     """
     a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
@@ -77,9 +76,7 @@ def compare(
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
     )
     done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
-    if len({o.examples for o in objectives.values()}) > 1:
-        work.notes.append("The networks were given data of different sizes.")
-    work.say_what_is_left()
+    work.say_what_is_known()
     told = provenance(begin, work.notes, done, seed=seed)
     values = {name: found for name, (found, _) in done.found.items()}
     pairs = tuple(pair for _, found in done.found.values() for pair in found)
@@ -100,9 +97,12 @@ class _Work:
     networks: dict[str, Bottoms]
     notes: list[str]
 
-    def say_what_is_left(self) -> None:
-        """Of the networks whose least values were asked for, which are those over rescalings."""
+    def say_what_is_known(self) -> None:
+        """Of the data, of products, and of networks whose least values were asked for."""
+        if len({b.instruments.objective.examples for b in self.networks.values()}) > 1:
+            self.notes.append("The networks were given data of different sizes.")
         for name, network in self.networks.items():
+            self.notes += [f"{name}: {remark}" for remark in network.instruments.remarks()]
             if network.found:
                 tools = network.instruments
                 freedoms, why = left_or_why(tools.objective, tools.group, moving)

@@ -34,6 +34,7 @@ WIDE_STEPS = (1e-3, 1e-2, 3e-2, 1e-1)
 ROUGHLY = 0.1
 AGREES = 1e-5
 DOUBT = 30.0  # times what differences of neighbouring steps differ by: how well they are known
+SLOPE = 0.05  # of the slope: what kinks may do to a difference of losses; more is a wrong gradient
 VECTORS = 16  # of the size of the model that a check in float64 holds
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 5e-2}  # of products, and of u'Hv = v'Hu
 
@@ -87,8 +88,9 @@ RUNGS: dict[str, Product] = {
 class Rung:
     """The way that was chosen, and how far its products can be trusted.
 
-    `check` is the relative error against a finite difference in `checked_in`; `rounding` is what
-    the working precision (float32, tf32) costs, against the same product in float64.
+    `check` is the relative error against a finite difference in `checked_in`, or that of the
+    gradient where it is not that of the loss; `rounding` is what the working precision (float32,
+    tf32) costs, against the same product in float64.
     """
 
     name: str
@@ -173,6 +175,26 @@ class Trial:
             self.differences[step] = self.product(way, self.direction)
         return self.differences[step]
 
+    @functools.cached_property
+    def slope_gap(self) -> float:
+        """How far the gradient is from differences of the loss, relative, beyond their rounding.
+
+        Products of a gradient that is none (a stop-gradient, a backward pass of the model's own)
+        agree with all differences of it. Along the gradient it would not show what is left out.
+        """
+        fresh = gaussian(self.small.size, generator(1), self.small.vector) * self.sizes
+        way, point = fresh / fresh.norm(), self.small.vector
+        along, eps, best = float(self.small.gradient() @ way), torch.finfo(point.dtype).eps, 1.0
+        for step in (*CHECK_STEPS[self.small.dtype], *WIDE_STEPS):
+            h = step * (1 + float(point.norm()))
+            ahead, behind = (self.small.at(point + s * h * way).value() for s in (1, -1))
+            noise = DOUBT * eps * (abs(ahead) + abs(behind)) / h
+            gap = max(abs((ahead - behind) / (2 * h) - along) - noise, 0.0)
+            best = min(best, gap / max(abs(along), gap, 1e-300))
+            if best <= SLOPE:
+                break
+        return best
+
     def skewness(self, way: Product, found: Tensor) -> float:
         """|u'Mw - w'Mu| / |Mw| for M = S H S and w along Mu.
 
@@ -218,7 +240,8 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 refused[name] = first_line(error, 160)
                 continue
             check, known = trial.check(found)
-            rung = Rung(name, way, check, trial.small.dtype, rounding, dict(refused))
+            wrong = trial.slope_gap if trial.slope_gap > SLOPE else 0.0
+            rung = Rung(name, way, max(check, wrong), trial.small.dtype, rounding, dict(refused))
             if check <= known and skew <= max(known, trial.tolerance):
                 return rung
             if check <= known:

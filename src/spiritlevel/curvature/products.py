@@ -16,9 +16,15 @@ from spiritlevel.base.errors import SpiritlevelError, first_line
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import kept_rng, set_apart
 from spiritlevel.base.tensor_doors import seeded
-from spiritlevel.base.tensors import gaussian, generator, unflatten
+from spiritlevel.base.tensors import flatten, gaussian, generator, unflatten
 from spiritlevel.curvature.engine import CompileChoice, Engine
-from spiritlevel.curvature.ladder import Rung, climb, difference_of_gradients, jvp_of_gradient
+from spiritlevel.curvature.ladder import (
+    TOLERANCE,
+    Rung,
+    climb,
+    difference_of_gradients,
+    jvp_of_gradient,
+)
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss.bends import bend
 from spiritlevel.objective.objective import Objective, Params, only_objectives
@@ -285,9 +291,29 @@ def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]
             except (RuntimeError, TypeError, ValueError) as error:
                 refused += f"; not {name}: {first_line(error, 160)}"
                 continue
+            _refuse_one_sided(small, batch, v, found)
             scale = max(float(truth.norm()), float(found.norm()))
             return push, name + refused, float((found - truth).norm()) / scale if scale else 0.0
     raise SpiritlevelError(f"the model's outputs cannot be differentiated{refused}")
+
+
+def _refuse_one_sided(small: Objective, batch: Batch, v: Tensor, found: Tensor) -> None:
+    """Refuse a model for which |Jv|^2 is not v'J'(Jv): J' A J would not be symmetric."""
+    point = {k: p.clone().requires_grad_() for k, p in small.params.items()}
+    slopes = torch.autograd.grad(
+        small.outputs(point, batch),
+        list(point.values()),
+        grad_outputs=found.detach(),
+        materialize_grads=True,
+    )
+    size = float(found.square().sum())
+    gap = abs(float(flatten(dict(zip(point, slopes, strict=True))) @ v) - size)
+    if gap > TOLERANCE[small.dtype] * size:
+        raise SpiritlevelError(
+            f"forward and backward derivatives of this model differ by {gap / size:.0e}: an "
+            "nn.Embedding(padding_idx=...) whose padding reaches the outputs (mask it, or leave "
+            "padding_idx out), or a backward pass of the model's own that is not the derivative"
+        )
 
 
 def _operator(

@@ -23,6 +23,7 @@ from spiritlevel.symmetry import Group, symmetries
 
 T = TypeVar("T")
 SKETCH = 30  # products that look for what is taken out before probes are drawn
+COARSE_ROUNDING, DOUBTFUL_CHECK = 1e-3, 1e-2  # of products: beyond them a reader is told
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
 
@@ -191,6 +192,25 @@ class Instruments:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def remarks(self) -> list[str]:
+        """What a reader must know about the products."""
+        if not self.used("hessian"):
+            return []
+        operator = self.hessian
+        said = [operator.remark()] if operator.remark else []
+        if operator.check and operator.check > DOUBTFUL_CHECK:
+            said.append(
+                f"the product differs from finite differences by {operator.check:.0e}: examples "
+                "fitted to the last digit, kinks, a loss without second derivatives, or derivatives"
+                " that are not the loss's (a stop-gradient, a backward pass of the model's own)"
+            )
+        if operator.rounding and operator.rounding > COARSE_ROUNDING:
+            said.append(
+                f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
+                "torch.backends.cudnn.allow_tf32 = False, or use dtype=torch.float64"
+            )
+        return [remark for remark in said if remark]
 
     def used(self, name: str) -> bool:
         """Whether a shared computation has been made already."""

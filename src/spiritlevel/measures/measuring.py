@@ -21,9 +21,6 @@ from spiritlevel.results.loop import Done, one_by_one
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.table import Row, Table
 
-COARSE_ROUNDING = 1e-3
-DOUBTFUL_CHECK = 1e-2
-
 
 def measure(
     objective: Objective,
@@ -71,7 +68,7 @@ def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
     paid += 0 if standing is None else standing.products
     told = provenance(
         begin,
-        [*tools.objective.notes, *_remarks(tools)],
+        [*tools.objective.notes, *tools.remarks()],
         done,
         **described(tools.objective),
         seed=tools.seed,
@@ -99,25 +96,6 @@ def _rows(one: Asked, instruments: Instruments) -> list[Row]:
         )
         for i, (part, estimate) in enumerate(found.items())
     ]
-
-
-def _remarks(instruments: Instruments) -> list[str]:
-    """What a reader must know about the products."""
-    if not instruments.used("hessian"):
-        return []
-    operator = instruments.hessian
-    remarks = [operator.remark()] if operator.remark else []
-    if operator.check and operator.check > DOUBTFUL_CHECK:
-        remarks.append(
-            f"the product differs from finite differences by {operator.check:.0e}: examples fitted "
-            "to the last digit, kinks, or a loss without second derivatives; use more examples"
-        )
-    if operator.rounding and operator.rounding > COARSE_ROUNDING:
-        remarks.append(
-            f"products are rounded to {operator.rounding:.0e} (tf32?): for more digits set "
-            "torch.backends.cudnn.allow_tf32 = False, or use dtype=torch.float64"
-        )
-    return [remark for remark in remarks if remark]
 
 
 def _product(instruments: Instruments) -> dict[str, Any]:
