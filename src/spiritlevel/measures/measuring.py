@@ -84,7 +84,7 @@ def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
 def _rows(one: Asked, instruments: Instruments) -> list[Row]:
     entry = one.entry
     shared = bool(entry.shares) and instruments.used(entry.shares)
-    found = entry.function(instruments, **one.parameters)
+    found = entry.row(instruments, **one.parameters)
     kind = {"family": entry.family, "invariances": entry.invariances}
     if isinstance(found, Estimate):
         return [Row(one.label, one.title, found, shared, **kind)]
