@@ -21,7 +21,7 @@ from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import supremum
 from spiritlevel.results.comparison import Answer, Comparison, Interval, Pair, Turned
-from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.loop import FAILURES, one_by_one
 from spiritlevel.results.provenance import provenance
 
 COMPARED = (
@@ -74,7 +74,7 @@ def compare(
         {n: Bottoms(Instruments(o, init=before[n], **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
     )
-    done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
+    done = one_by_one(names, work.compared, label="compare", refuses=FAILURES).require()
     if len({o.examples for o in objectives.values()}) > 1:
         work.notes.append("The networks were given data of different sizes.")
     told = provenance(begin, work.notes, done, seed=seed)

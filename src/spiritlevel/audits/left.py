@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.results.symmetry import Left
 from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
@@ -17,11 +16,3 @@ def left(objective: Objective, group: Group) -> tuple[Left, ...]:
     if any(kind in group.kinds for kind in ("query-key", "value-output")) or not group.dim:
         found.append(Left("heads", len(head_maps(objective))))
     return tuple(one for one in found if one.count)
-
-
-def left_or_why(objective: Objective, group: Group) -> tuple[tuple[Left, ...], list[str]]:
-    """The freedoms, or why they could not be looked for: an audit stands without them."""
-    try:
-        return left(objective, group), []
-    except SpiritlevelError as error:
-        return (), [f"other freedoms were not looked for: {error}"]
