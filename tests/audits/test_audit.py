@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,70 @@ def test_an_interruption_keeps_the_rows_that_are_done(monkeypatch: pytest.Monkey
     assert "interrupted: 2 of 4 measures were done" in str(found)
     with pytest.raises(KeyboardInterrupt):
         sl.audit(small(), ["stop", "loss"], way=False)
+
+
+EXTRAS = {"rest": "step downhill", "way_along": "figure", "left": "other freedoms"}
+
+
+@pytest.mark.parametrize("place", EXTRAS)
+def test_ctrl_c_beside_the_rows_keeps_them_all(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, place, lambda *_: signal.raise_signal(signal.SIGINT))
+    found = sl.audit(small(), ["loss", "path_norm"])
+    assert [row.name for row in found.rows] == ["loss", "path_norm"]
+    lost = list(EXTRAS.values())[list(EXTRAS).index(place) :]
+    said = f"all that was asked for is done, but {', '.join(f'no {name}' for name in lost)}"
+    assert found.provenance["interrupted"] == said
+    assert (found.way is None) == (place != "left")
+
+
+@pytest.mark.parametrize("place", EXTRAS)
+def test_what_fails_beside_the_rows_costs_itself_and_a_note(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sl.SpiritlevelError("products differ")
+
+    monkeypatch.setattr(module, place, fail)
+    found = sl.audit(small(), ["loss"])
+    assert [row.name for row in found.rows] == ["loss"]
+    assert f"no {EXTRAS[place]}: products differ" in str(found)
+    assert not found.provenance["interrupted"]
+    assert (found.way is None) == (place == "way_along")
+
+
+def test_of_what_was_not_measured_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: object) -> Estimate:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MEASURES, "stop", Measure(stop, "stop"))
+    cut, whole = (sl.audit(small(), ["loss", *more], way=False) for more in (["stop"], []))
+    assert cut.headline == "The audit was interrupted: nothing follows for what was not measured."
+    assert whole.headline.startswith("Nothing that was measured moves")
+
+
+@pytest.mark.parametrize("error", [IndexError, TypeError, ValueError, ZeroDivisionError])
+def test_a_measure_that_raises_costs_its_row(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(_: object) -> Estimate:
+        raise error("mine")
+
+    monkeypatch.setitem(MEASURES, "raising", Measure(raising, "raising"))
+    nets = {"a": small(), "b": small()}
+    for found in (
+        sl.audit(small(), ["raising", "loss"], way=False),
+        sl.measure(small(), ["raising", "loss"]),
+        sl.compare(nets, ["raising", "loss"]),
+    ):
+        assert found.provenance["refused"] == {"raising": f"{error.__name__}: mine"}
+        assert "loss" in str(found)
+    for alone in (
+        lambda: sl.audit(small(), ["raising"]),
+        lambda: sl.measure(small(), ["raising"]),
+        lambda: sl.compare(nets, ["raising"]),
+    ):
+        with pytest.raises(error, match="mine"):
+            alone()
 
 
 def test_what_an_eps_breaks_is_approximately_invariant() -> None:

@@ -31,6 +31,8 @@ from spiritlevel.studies import (
     sign_error,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are left out")  # see test_ranks
+
 CONFIGS = [
     {"width": w, "rate": r, "optimizer": o} for w in (1, 2, 3) for r in (0.1, 1.0) for o in "ab"
 ]

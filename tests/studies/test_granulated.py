@@ -13,6 +13,8 @@ from counted import ragged
 from spiritlevel import SpiritlevelError, studies
 from spiritlevel.studies import granulated, kendall
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are left out")  # see test_ranks
+
 GRID = [dict(zip("abc", point, strict=True)) for point in product(range(3), repeat=3)]
 
 

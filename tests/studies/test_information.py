@@ -14,6 +14,8 @@ from counted import ragged
 from spiritlevel import SpiritlevelError
 from spiritlevel.studies import conditional_information, information
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are left out")  # see test_ranks
+
 GRID = [dict(zip("abc", point, strict=True)) for point in product(range(3), range(2), range(2))]
 
 

@@ -13,6 +13,8 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.studies import kendall, kendall_interval, partial_kendall
 from spiritlevel.studies.ranks import drawn
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are left out")  # see test_ranks
+
 NETWORKS = list(range(20))
 
 

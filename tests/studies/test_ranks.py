@@ -59,8 +59,10 @@ def test_ties_by_hand() -> None:
     assert kendall([-math.inf, 0, math.inf], [1, 2, 3]) == 1.0
 
 
-def test_nan_is_no_network() -> None:
-    assert kendall([1, 2, math.nan, 3], [1, 2, -9, math.nan]) == 1.0
+def test_nan_is_no_network_and_a_warning_says_so() -> None:
+    with pytest.warns(UserWarning, match="2 of 4 networks are left out") as told:
+        assert kendall([1, 2, math.nan, 3], [1, 2, -9, math.nan]) == 1.0
+    assert told[0].filename == __file__
     with pytest.raises(SpiritlevelError, match="1 networks have both numbers: this needs at least"):
         kendall([1, math.nan, 2], [1, 2, math.nan])
 
@@ -143,5 +145,6 @@ def test_clusters_that_are_none_are_refused() -> None:
             kendall_interval(x, y, wrong)  # type: ignore[arg-type]
     with pytest.raises(SpiritlevelError, match="of 1 configurations: this needs at least 2, give"):
         kendall_interval(x, y, [5, 5, 5])
-    with pytest.raises(SpiritlevelError, match="of 1 configurations"):
+    told = pytest.warns(UserWarning, match="1 of 3 networks are left out")
+    with told, pytest.raises(SpiritlevelError, match="of 1 configurations"):
         kendall_interval([1, 2, math.nan], y, [5, 5, 6])

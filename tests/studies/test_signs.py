@@ -14,6 +14,8 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.results.study import Signs
 from spiritlevel.studies import sign_error
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are left out")  # see test_ranks
+
 LINE = [{"a": i} for i in range(3)]
 
 

@@ -389,6 +389,20 @@ def test_a_run_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     }
 
 
+def _failing(config: Mapping[str, Any], seed: int) -> Any:
+    raise ValueError(f"boom {config['width']}")
+
+
+def test_where_all_fails_that_is_said_with_the_first_error(tmp_path: Path) -> None:
+    study = Study(name="bad", grid={"width": [2, 4]}, train=_failing, measures=["loss"], seeds=1)
+    said = r"all 2 runs failed, the first, {'width': 2} seed 0, of ValueError: boom 2 \(test_study"
+    with pytest.warns(UserWarning, match=said) as told:
+        store = study.run(tmp_path / "s.db")
+    assert told[0].filename == __file__
+    with store, pytest.raises(SpiritlevelError, match=said):
+        study.findings(store)
+
+
 def test_an_interrupt_inside_a_training_keeps_what_is_done(tmp_path: Path) -> None:
     study = light(train=_raising, grid={"kind": ["tensor", "plain", "interrupt"]}, seeds=1)
     said = r"^1 of 3 runs are done, 1 failed, and kept in .*s\.db: run again to go on$"

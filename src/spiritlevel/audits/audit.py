@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spiritlevel.audits.left import left_or_why
+from spiritlevel.audits.left import left
 from spiritlevel.audits.verdicts import below, judge, least_seen
 from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
@@ -28,7 +28,7 @@ from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.orbit import OrbitMinimum
 from spiritlevel.results.audit import Audit, Row
 from spiritlevel.results.certificate import Certificate
-from spiritlevel.results.loop import Done, one_by_one
+from spiritlevel.results.loop import FAILURES, Done, beside, one_by_one
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.verdicts import Infimum, Outcome
 from spiritlevel.symmetry import Group, verify
@@ -95,20 +95,21 @@ def audit(
     work = _Work(objective, group, seed, strength, here, course, notes=list(objective.notes))
     work.find_points(names)
     found_points = time.perf_counter()
-    refuses = (SpiritlevelError, ArithmeticError, RuntimeError)  # one bad row is not the audit
-    done = one_by_one(names, lambda name: _row(work, name), label="audit", refuses=refuses)
-    return _result(work, done, way, begin, found_points)
+    done = one_by_one(names, lambda name: _row(work, name), label="audit", refuses=FAILURES)
+    return _result(work, done.require(), way, begin, found_points)
 
 
 def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points: float) -> Audit:
     objective, group = work.objective, work.group
-    standing = None if done.interrupted else rest(work.here)
     points = Points(objective, group, work.elements)
-    drawn, shown = way_along(points) if way and not done.interrupted else (None, 0.0)
-    freedoms, why = ((), []) if done.interrupted else left_or_why(objective, group)
+    figure = {"figure": lambda: way_along(points)} if way else {}
+    steps = {"step downhill": lambda: rest(work.here), **figure}
+    more = beside(done, {**steps, "other freedoms": lambda: left(objective, group)})
+    standing, freedoms = more.get("step downhill"), more.get("other freedoms", ())
+    drawn, shown = more.get("figure", (None, 0.0))
     told = provenance(
         begin,
-        [*work.notes, *why, *work.here.remarks()],
+        [*work.notes, *work.here.remarks()],
         done,
         **described(objective),
         seed=work.seed,

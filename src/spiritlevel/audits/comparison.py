@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from spiritlevel.audits.left import left_or_why, moving
+from spiritlevel.audits.left import moving
 from spiritlevel.audits.verdicts import differ
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -22,8 +23,9 @@ from spiritlevel.measures.registry import MEASURES, checked, needs_both_ends
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit import supremum
 from spiritlevel.results.comparison import Answer, Comparison, Interval, Pair, Turned
-from spiritlevel.results.loop import one_by_one
+from spiritlevel.results.loop import FAILURES, beside, one_by_one
 from spiritlevel.results.provenance import provenance
+from spiritlevel.results.symmetry import Left
 
 COMPARED = (
     "loss",
@@ -34,6 +36,7 @@ COMPARED = (
     "orbit_trace",
     "orbit_spectral",
 )
+OTHERS = "other freedoms of {}"
 SEARCHED = 1.5  # times: lower bounds that are closer do not say which maximum is larger
 EQUAL = 0.02  # relative: orbit minima that are known to be this close are called equal
 
@@ -75,8 +78,8 @@ def compare(
         {n: Bottoms(Instruments(o, init=before[n], **settings)) for n, o in objectives.items()},
         [f"{n}: {note}" for n, o in objectives.items() for note in o.notes],
     )
-    done = one_by_one(names, work.compared, label="compare", refuses=(SpiritlevelError,))
-    work.say_what_is_known()
+    done = one_by_one(names, work.compared, label="compare", refuses=FAILURES).require()
+    work.say_what_is_known(beside(done, work.freedoms()))
     told = provenance(begin, work.notes, done, seed=seed)
     values = {name: found for name, (found, _) in done.found.items()}
     pairs = tuple(pair for _, found in done.found.values() for pair in found)
@@ -97,17 +100,19 @@ class _Work:
     networks: dict[str, Bottoms]
     notes: list[str]
 
-    def say_what_is_known(self) -> None:
-        """Of the data, of products, and of networks whose least values were asked for."""
+    def freedoms(self) -> dict[str, Callable[[], Any]]:
+        """Beside the rescalings, of networks whose least values were asked for."""
+        tools = {n: b.instruments for n, b in self.networks.items() if b.found}
+        looks = {n: partial(lambda t: moving(t.objective, t.group), t) for n, t in tools.items()}
+        return {OTHERS.format(name): look for name, look in looks.items()}
+
+    def say_what_is_known(self, freedoms: Mapping[str, tuple[Left, ...]]) -> None:
+        """Of the data, of products, and of what is not divided out."""
         if len({b.instruments.objective.examples for b in self.networks.values()}) > 1:
             self.notes.append("The networks were given data of different sizes.")
         for name, network in self.networks.items():
             self.notes += [f"{name}: {remark}" for remark in network.instruments.remarks()]
-            if network.found:
-                tools = network.instruments
-                freedoms, why = left_or_why(tools.objective, tools.group, moving)
-                self.notes += [f"{name}: {one.text}" for one in freedoms]
-                self.notes += [f"{name}: {reason}" for reason in why]
+            self.notes += [f"{name}: {one.text}" for one in freedoms.get(OTHERS.format(name), ())]
 
     def compared(self, name: str) -> Compared:
         """A measure of all networks, and of each two of them."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.results.symmetry import Left, Reason
 from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
 
-Look = Callable[[Objective, Group], tuple[Left, ...]]
 MAY_HIDE = {Reason.NO_RULE, Reason.EPS}  # rescalings that are there, or nearly
 
 
@@ -36,13 +32,3 @@ def moving(objective: Objective, group: Group) -> tuple[Left, ...]:
         Left("unchosen", whole - objective.size),
     ]
     return tuple(one for one in found if one.count > 0)
-
-
-def left_or_why(
-    objective: Objective, group: Group, look: Look = left
-) -> tuple[tuple[Left, ...], list[str]]:
-    """The freedoms, or why they could not be looked for: all else stands without them."""
-    try:
-        return look(objective, group), []
-    except SpiritlevelError as error:
-        return (), [f"other freedoms were not looked for: {error}"]

@@ -6,8 +6,27 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
+
+# Half an estimate, taken for a whole one, is a wrong number in whatever is made of it
+_part: ContextVar[bool] = ContextVar("part", default=False)
+
+
+@contextlib.contextmanager
+def parts() -> Iterator[None]:
+    """What is asked for inside is a part of something bigger, and lets Ctrl-C through."""
+    before = _part.set(True)
+    try:
+        yield
+    finally:
+        _part.reset(before)
+
+
+def keeps_what_is_done() -> bool:
+    """Whether Ctrl-C is answered with what is done until then: by what was asked for itself."""
+    return not _part.get()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from spiritlevel.base.interrupts import parts
+
 ONE_BY_ONE = "There is a performance drop.*mkldnn_rnn_layer"
 
 
@@ -33,9 +35,12 @@ def kept_rng(*generators: torch.Generator | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def set_apart() -> Iterator[None]:
-    """Outside the caller's inference mode, with the global random states given back."""
-    with kept_rng(), torch.inference_mode(False):
+def set_apart(*, whole: bool = True) -> Iterator[None]:
+    """Outside the caller's inference mode, with the global random states given back.
+
+    A `whole` is made of estimates, each of which lets Ctrl-C through.
+    """
+    with kept_rng(), torch.inference_mode(False), parts() if whole else contextlib.nullcontext():
         yield
 
 

@@ -289,5 +289,27 @@ def _of_examples(objective: Objective, batch: Batch, units: Tensor) -> Tensor:
         squares = vmap(one)(batch, units)
     except (RuntimeError, ValueError):  # no batching rule: one example after another
         pairs = [(map_tensors(lambda t, i=i: t[i], batch), units[i]) for i in range(len(units))]
-        squares = torch.stack([one(*pair) for pair in pairs])
+        try:
+            squares = torch.stack([one(*pair) for pair in pairs])
+        except RuntimeError:  # an autograd.Function without setup_context
+            squares = torch.stack([_by_autograd(objective, *pair) for pair in pairs])
     return squares.double()
+
+
+def _by_autograd(objective: Objective, example: Batch, columns: Tensor) -> Tensor:
+    """For one example, a backward pass for each column."""
+    point = {name: p.clone().requires_grad_() for name, p in objective.params.items()}
+    alone = map_tensors(lambda t: t.unsqueeze(0), example)
+    with torch.enable_grad():
+        outputs = objective.outputs(point, alone)
+    total = columns.new_zeros(objective.size)
+    for v in columns.mT:
+        pieces = torch.autograd.grad(
+            outputs,
+            list(point.values()),
+            v.reshape(outputs.shape),
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        total += torch.cat([piece.reshape(-1) for piece in pieces]).square()
+    return total

@@ -172,6 +172,7 @@ ENTRIES: dict[str, Measure] = {
         cost="32 to 256 forward passes",
         is_sharpness=True,
         work=Work(passes=64),
+        keeps=True,
     ),
     "adaptive_average_normalized": Measure(
         adaptive_average_normalized,

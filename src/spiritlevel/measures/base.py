@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from spiritlevel.base.doors import number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.interrupts import parts
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.measures.given import Given, refuse_given
@@ -89,7 +91,8 @@ class Measure:
     of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
     is known; `points` are those that an audit looks at, where it should not look at more. `reading`
     says what a large value means, where that is not that the network is sharp. A `bound` may lie
-    far from what it bounds: two of them put no networks in order.
+    far from what it bounds: two of them put no networks in order. One that `keeps` what is done
+    when Ctrl-C comes is an estimate all the same, with a wider error.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -109,6 +112,7 @@ class Measure:
     reading: str = ""
     needs: tuple[Need, ...] = ()
     bound: bool = False
+    keeps: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -131,10 +135,15 @@ class Measure:
         self.accept(parameters)
         refuse_given(objective, init, losses)
         tools = Instruments(objective, seed=seed, init=init, losses=losses)
-        found = self.function(tools, **parameters)
+        found = self.row(tools, **parameters)
         if not isinstance(found, Estimate):
             raise SpiritlevelError(f"{self.title} is several numbers: use measure()")
         return found
+
+    def row(self, tools: Instruments, **parameters: Any) -> Estimate | dict[str, Estimate]:
+        """Its value, which is not made of estimates that are not done."""
+        with contextlib.nullcontext() if self.keeps else parts():
+            return self.function(tools, **parameters)
 
     def accept(self, parameters: dict[str, Any]) -> None:
         """Refuse what it does not have, and what is of another kind than its default."""

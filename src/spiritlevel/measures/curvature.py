@@ -115,6 +115,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("spectral"),
         work=ONE_END,
+        keeps=True,
     ),
     "lambda_max": Measure(
         lambda_max,
@@ -129,6 +130,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("spectral", signed=True),
         work=BOTH_ENDS,
+        keeps=True,
     ),
     "lambda_min": Measure(
         lambda_min,
@@ -141,6 +143,7 @@ ENTRIES: dict[str, Measure] = {
         ends=2,
         work=BOTH_ENDS,
         reading="below zero means no minimum",
+        keeps=True,
     ),
     "hessian_trace": Measure(
         hessian_trace,
@@ -154,6 +157,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("trace"),
         work=PROBES,
+        keeps=True,
     ),
     "layer_traces": Measure(
         layer_traces,
@@ -166,6 +170,7 @@ ENTRIES: dict[str, Measure] = {
         parts=True,
         work=PROBES,
         reading="where the trace comes from",
+        keeps=True,
     ),
     "hessian_frobenius": Measure(
         hessian_frobenius,
@@ -179,6 +184,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("frobenius"),
         work=PROBES,
+        keeps=True,
     ),
     "effective_rank": Measure(
         effective_rank,
@@ -190,5 +196,6 @@ ENTRIES: dict[str, Measure] = {
         standard=True,
         work=PROBES,
         reading="larger means more directions that curve",
+        keeps=True,
     ),
 }

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.interrupts import parts
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
@@ -140,13 +141,15 @@ class Instruments:
     @functools.cached_property
     def probes(self) -> Probes:
         """Random probes after the leading Ritz vectors are taken out."""
+        with parts():
+            top = self.extremes
         return probe(
             self.hessian,
             stop=within(self.rtol, "trace", "frobenius"),
             budget=self.budget,
             least=self.least_probes,
-            deflate=self.extremes.leading,
-            images=self.extremes.leading_images,
+            deflate=top.leading,
+            images=top.leading_images,
             blocks=self.hessian.spans,
             seed=self.seed,
         )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.base.doors import one_of
-from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.curvature.engine import CompileChoice
@@ -17,7 +16,7 @@ from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import standard
 from spiritlevel.measures.rest import rest
 from spiritlevel.objective import Objective, described, only_objectives
-from spiritlevel.results.loop import Done, one_by_one
+from spiritlevel.results.loop import FAILURES, Done, beside, one_by_one
 from spiritlevel.results.provenance import provenance
 from spiritlevel.results.table import Row, Table
 
@@ -55,7 +54,7 @@ def measure(
         list(wanted),
         lambda label: _rows(wanted[label], tools),
         label="measure",
-        refuses=(SpiritlevelError,),
+        refuses=FAILURES,
         keeps_parts=True,
     )
     return _table(done.require(), tools, begin)
@@ -63,7 +62,7 @@ def measure(
 
 def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
     rows = [row for found in done.found.values() for row in found]
-    standing = None if done.interrupted else rest(tools)
+    standing = beside(done, {"step downhill": lambda: rest(tools)}).get("step downhill")
     paid = sum(row.estimate.matvecs for row in rows if not row.shared)
     paid += 0 if standing is None else standing.products
     told = provenance(
@@ -81,7 +80,7 @@ def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
 def _rows(one: Asked, instruments: Instruments) -> list[Row]:
     entry = one.entry
     shared = bool(entry.shares) and instruments.used(entry.shares)
-    found = entry.function(instruments, **one.parameters)
+    found = entry.row(instruments, **one.parameters)
     kind = {"family": entry.family, "invariances": entry.invariances}
     if isinstance(found, Estimate):
         return [Row(one.label, one.title, found, shared, **kind)]

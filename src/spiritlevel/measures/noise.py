@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.interrupts import keeps_what_is_done
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator, lost
@@ -22,7 +23,7 @@ ADAPTIVE_SIGMA = 0.1
 LOOKS = (16, 32, 64, 128)  # pairs of draws after which the standard error is looked at
 
 
-@set_apart()
+@set_apart(whole=False)
 def mean_rise(
     objective: Objective, spread: Tensor, *, rtol: float = 0.05, seed: int = 0
 ) -> Estimate:
@@ -46,7 +47,7 @@ def mean_rise(
                     status, remedy = Status.CONVERGED, ""
                     break
         except KeyboardInterrupt:
-            if len(rises) < 2:
+            if not keeps_what_is_done() or len(rises) < 2:
                 raise
             status, remedy = Status.INTERRUPTED, "run again, or accept the error"
     found = torch.tensor(rises, dtype=torch.float64)
@@ -93,6 +94,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("trace", factor=lambda _: SIGMA**2 / 2, order=2),
         work=Work(passes=32),
+        keeps=True,
     ),
     "adaptive_average": Measure(
         adaptive_average,
@@ -103,5 +105,6 @@ ENTRIES: dict[str, Measure] = {
         cost="32 to 256 forward passes",
         is_sharpness=True,
         work=Work(passes=64),
+        keeps=True,
     ),
 }

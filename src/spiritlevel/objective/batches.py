@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.errors import SpiritlevelError, first_line, in_one_line
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.base.tensors import leaves, map_leaves, map_tensors, same_tree
 
 Batch = Any
 DATASET_BATCH = 256
+WATCHERS = ("__torch_function__", "__torch_dispatch__")  # between the model and torch
+HOME, TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
 
 
 def freeze(data: Any, place: Callable[[Tensor], Tensor]) -> list[Batch]:
@@ -61,14 +65,38 @@ def is_one_batch(data: Any) -> bool:
 
 @contextlib.contextmanager
 def explained(batches: list[Batch]) -> Iterator[None]:
-    """Name what is odd about a batch when the model or the loss cannot take it."""
+    """Say what it is where the model or the loss cannot take a batch, and what is odd about it."""
     try:
         yield
-    except (RuntimeError, TypeError, ValueError) as error:
-        odd = "" if isinstance(error, SpiritlevelError) else _oddity(batches[0])
-        if not odd:
+    except (SpiritlevelError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        known = isinstance(error, (RuntimeError, TypeError, ValueError))
+        if known and (odd := _oddity(batches[0])):
+            raise SpiritlevelError(f"{odd} (torch says: {first_line(error)})") from error
+        if (place := _theirs(error)) is None:
             raise
-        raise SpiritlevelError(f"{odd} (torch says: {first_line(error)})") from error
+        raise SpiritlevelError(
+            f"the model or the loss raised {in_one_line(error)} ({place}) on the given data, or on "
+            "some rows of them: give data that both can take, a few rows at a time or with a "
+            f"function loss(model, batch) -> (sum, count){_remedy(error)}"
+        ) from error
+
+
+def _theirs(error: Exception) -> str | None:
+    """Where it was raised, if that is in the model or the loss and not in what calls them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if frame.name not in WATCHERS]
+    ours = [i for i, frame in enumerate(frames) if HOME in Path(frame.filename).parents]
+    inside = [Path(frame.filename) for frame in frames[ours[-1] + 1 :]]
+    if not any(TORCH not in path.parents or TORCH / "nn" in path.parents for path in inside):
+        return None
+    return f"{inside[-1].name}, line {frames[-1].lineno}"
+
+
+def _remedy(error: Exception) -> str:
+    """A penalty on gradients is evaluated like any loss, where nothing is differentiated."""
+    return "; inside a loss, differentiate by torch.func.grad" * ("require grad" in str(error))
 
 
 def examples(batch: Batch) -> int:

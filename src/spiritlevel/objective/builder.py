@@ -41,6 +41,8 @@ def refuse_options(loss: Any, heads: Any, microbatch: Any) -> None:
     """What can be seen to be wrong before the model runs."""
     if loss is not None:
         doors.function("loss", loss, "(outputs, y) or of (model, batch)")
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        raise SpiritlevelError(f"loss is the class {loss.__name__}; give one: {loss.__name__}()")
     if microbatch is not None:
         doors.number("microbatch", microbatch, 1, whole=True)
     chosen = heads if isinstance(heads, (list, tuple)) else [heads]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -46,6 +47,8 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
         raise SpiritlevelError(
             f"model is a {type(model).__name__}; give a torch.nn.Module (call the factory first)"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise SpiritlevelError("model is a ScriptModule; give the module that was scripted")
     notes = []
     while True:
         if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
@@ -79,6 +82,9 @@ def private_copy(module: nn.Module) -> nn.Module:
             elif not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
     duplicate = copy.deepcopy(module, memo)
+    for part in duplicate.modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
+            part.sparse = False  # the same derivatives, in a layout that all can add
     config = getattr(duplicate, "config", None)
     if getattr(config, "use_cache", False) is True:  # generation's cache is no use here
         config.use_cache = False  # type: ignore[union-attr]
@@ -104,6 +110,8 @@ def choose(module: nn.Module, patterns: str | Sequence[str] | None) -> dict[str,
         raise SpiritlevelError(
             "the model has no trainable parameter; set requires_grad=True on those to measure"
         )
+    if lazy := [name for name, p in module.named_parameters() if is_lazy(p)]:
+        raise SpiritlevelError(f"{lazy[0]} has no shape yet: run the model once, model(x)")
     if any(p.is_complex() for p in trainable.values()):
         raise SpiritlevelError(
             "the model has complex trainable parameters; keep their real and imaginary parts apart "

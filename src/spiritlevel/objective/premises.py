@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 
 from spiritlevel.base.errors import SpiritlevelError
@@ -178,7 +179,9 @@ class _Strangers(TorchFunctionMode):
             name = self.places.get(_place(t))
             if name is not None:
                 self.own.append(name)
-            elif t.requires_grad:
+            elif t.requires_grad and not is_functorch_wrapped_tensor(
+                t
+            ):  # of torch.func.grad inside
                 self.others.append(t.shape)
         return func(*args, **(kwargs or {}))
 

@@ -252,6 +252,8 @@ class Audit(Result, kind="audit", schema=4):
             return "A measure that promises to be invariant moved: a bug."
         if not self.group.dim:
             return "No rescaling keeps the predictions of this network: there is nothing to move."
+        if not moved and self.provenance["interrupted"]:
+            return "The audit was interrupted: nothing follows for what was not measured."
         if not moved:
             return "Nothing that was measured moves along the rescalings of this network."
         if self.head is not None:

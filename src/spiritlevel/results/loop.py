@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from spiritlevel.base.errors import SpiritlevelError, in_one_line
+from spiritlevel.base.errors import in_one_line
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.progress import bar
 
 T = TypeVar("T")
+FAILURES = (
+    Exception,
+)  # one bad row is not the table, also where it is a measure of the user's own
 
 
 @dataclass
@@ -20,11 +23,16 @@ class Done(Generic[T]):
     found: dict[str, T] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     interrupted: str = ""
+    first: Exception | None = None  # of the refusals
+
+    def refuse(self, name: str, error: Exception) -> None:
+        self.refused[name] = in_one_line(error)
+        self.first = self.first or error
 
     def require(self) -> Done[T]:
         """Itself, or the first refusal where all that was asked for was refused."""
-        if not self.found and self.refused:
-            raise SpiritlevelError(next(iter(self.refused.values())))
+        if not self.found and self.first is not None:
+            raise self.first
         return self
 
 
@@ -36,11 +44,12 @@ def one_by_one(
     noun: str = "measures",
     refuses: tuple[type[Exception], ...] = (),
     keeps_parts: bool = False,
+    least: int = 1,
 ) -> Done[T]:
     """make(name) for every name. Errors of the kinds `refuses` are kept; others are raised.
 
     After Ctrl-C what is done is returned. What came while it was made is not done, unless
-    `keeps_parts`: then it says so itself. Nothing done raises KeyboardInterrupt.
+    `keeps_parts`: then it says so itself. Less than `least` raises KeyboardInterrupt.
     """
     done: Done[T] = Done()
     with bar(len(names), label) as progress, heard_interrupts() as heard:
@@ -52,7 +61,7 @@ def one_by_one(
                 except refuses as error:
                     if heard:
                         raise
-                    done.refused[name] = in_one_line(error)
+                    done.refuse(name, error)
                     continue
                 if not heard or keeps_parts:
                     done.found[name] = made
@@ -63,7 +72,22 @@ def one_by_one(
             # inside torch, Ctrl-C may come out as a RuntimeError
             if not heard and not isinstance(error, KeyboardInterrupt):
                 raise
-            if not done.found:
+            if len(done.found) < least:
                 raise KeyboardInterrupt from error
             done.interrupted = f"{len(done.found)} of {len(names)} {noun} were done"
     return done
+
+
+def beside(done: Done[Any], more: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """What is shown beside that which is done, by name; what of it fails costs no more than itself.
+
+    Where something was interrupted, there is nothing beside it.
+    """
+    if done.interrupted:
+        return {}
+    found = one_by_one(list(more), lambda n: more[n](), label="beside", refuses=FAILURES, least=0)
+    done.refused |= found.refused
+    if found.interrupted:
+        lost = [f"no {name}" for name in more if name not in {**found.found, **found.refused}]
+        done.interrupted = f"all that was asked for is done, but {', '.join(lost)}"
+    return found.found

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spiritlevel.base.doors import function, number
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.interrupts import keeps_what_is_done
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import generator, rademacher
@@ -178,7 +179,7 @@ def _quadrature(
                 values, vectors, _ = krylov.ritz()
                 rules.append((values, vectors[0] ** 2))
         except KeyboardInterrupt:
-            if len(rules) < 2:
+            if not keeps_what_is_done() or len(rules) < 2:
                 raise
             status = Status.INTERRUPTED
     nodes, weights = (torch.stack(column) for column in zip(*rules, strict=True))

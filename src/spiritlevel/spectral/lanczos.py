@@ -11,6 +11,7 @@ from torch import Tensor
 from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.interrupts import keeps_what_is_done
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import gaussian, generator
@@ -158,7 +159,7 @@ def _iterate(krylov: Krylov, request: Request, budget: int) -> Status:
                     kept = request.keep(ritz.values, krylov.capacity)
                     krylov.restart(ritz.coordinates[:, kept])
         except KeyboardInterrupt:
-            if krylov.length <= request.count:
+            if not keeps_what_is_done() or krylov.length <= request.count:
                 raise
             return Status.INTERRUPTED
     return Status.BUDGET

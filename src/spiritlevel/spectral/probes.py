@@ -14,6 +14,7 @@ from torch import Tensor
 from spiritlevel.base.doors import number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.interrupts import keeps_what_is_done
 from spiritlevel.base.operator import SKEW, Operator, not_symmetric, only_operators
 from spiritlevel.base.progress import bar
 from spiritlevel.base.tensors import gaussian, generator, rademacher
@@ -149,7 +150,7 @@ def probe(
     try:
         found = _drawn(tally, stop, budget, least)
     except KeyboardInterrupt:
-        if len(tally.squares) < 2:
+        if not keeps_what_is_done() or len(tally.squares) < 2:
             raise
         return tally.result(Status.INTERRUPTED, "run again, or accept the error")
     return found or tally.result(Status.BUDGET, "raise budget or rtol")

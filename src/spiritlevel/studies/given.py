@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -94,6 +95,18 @@ def enough(known: np.ndarray, what: str, least: int = 2) -> None:
         raise SpiritlevelError(
             f"{known.sum()} networks have {what}: this needs at least {least}, give more"
         )
+
+
+def complete(*rows: np.ndarray, what: str = "both numbers", least: int = 2) -> np.ndarray:
+    """Which networks have all the numbers, NaN being none; refuse too few, warn of fewer."""
+    known = np.logical_and.reduce([~np.isnan(row) for row in rows])
+    enough(known, what, least)
+    if not known.all():
+        warnings.warn(
+            f"{(~known).sum()} of {len(known)} networks are left out: a number of theirs is NaN",
+            stacklevel=3,
+        )
+    return known
 
 
 def several(clusters: np.ndarray, least: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.studies.given import Numbers, axes, enough, matched
+from spiritlevel.studies.given import Numbers, axes, complete, matched
 from spiritlevel.studies.neighbours import Neighbours, neighbours
 
 
@@ -34,8 +34,7 @@ def granulated(configs: Sequence[Mapping[str, Any]], measure: Numbers, gap: Numb
     """
     measure, gap = matched(measure=measure, gap=gap)
     varying = axes(configs, len(gap))
-    known = ~(np.isnan(measure) | np.isnan(gap))
-    enough(known, "both numbers")
+    known = complete(measure, gap)
     pairs = neighbours({name: codes[known] for name, codes in varying.items()})
     if not pairs:
         raise SpiritlevelError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.studies.given import Numbers, axes, enough, matched, numbered, varied
+from spiritlevel.studies.given import Numbers, axes, complete, matched, numbered, varied
 from spiritlevel.studies.tally import Layout, Ordered, Powers, ordered, reduced, tallied
 
 AT_ONCE = 2**25  # cells of tables that are held at a time
@@ -40,8 +40,7 @@ def conditional_information(
     """
     measure, gap = matched(measure=measure, gap=gap)
     varying = axes(configs, len(gap))
-    known = ~(np.isnan(measure) | np.isnan(gap))
-    enough(known, "both numbers")
+    known = complete(measure, gap)
     varied(gap=gap[known])
     varying = {name: codes[known] for name, codes in varying.items()}
     [found] = informed(varying, [measure[known]], gap[known])

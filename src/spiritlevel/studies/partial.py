@@ -9,7 +9,7 @@ import numpy as np
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.study import Ranked
-from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, several, varied
+from spiritlevel.studies.given import Numbers, complete, generator, labels, matched, several, varied
 from spiritlevel.studies.ranks import drawn, interval, resampled
 from spiritlevel.studies.tally import Layout
 
@@ -41,8 +41,7 @@ def partial_kendall(
     clusters = labels("clusters", clusters, len(x))
     number("resamples", resamples, 1, whole=True)
     source = generator(seed)
-    known = np.logical_and.reduce([~np.isnan(row) for row in (x, y, *controls)])
-    enough(known, "all numbers", 3)
+    known = complete(x, y, *controls, what="all numbers", least=3)
     x, y, *controls = (row[known] for row in (x, y, *controls))
     varied(x=x, y=y, **dict(zip(given, controls, strict=True)))
     several(clusters[known], 2)

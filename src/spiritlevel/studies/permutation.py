@@ -12,7 +12,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.studies.given import (
     Numbers,
     column,
-    enough,
+    complete,
     generator,
     labels,
     matched,
@@ -44,8 +44,7 @@ def permutation_test(
     found = labels("clusters", clusters, len(x))
     number("draws", draws, 1, whole=True)
     source = generator(seed)
-    known = ~(np.isnan(x) | np.isnan(y))
-    enough(known, "both numbers")
+    known = complete(x, y)
     varied(x=x[known], y=y[known])
     clusters = numbered(found[known])
     several(clusters, 3)

@@ -10,7 +10,7 @@ import numpy as np
 from spiritlevel.base import ranks
 from spiritlevel.base.doors import number, one_of
 from spiritlevel.results.study import Ranked
-from spiritlevel.studies.given import Numbers, enough, generator, labels, matched, several, varied
+from spiritlevel.studies.given import Numbers, complete, generator, labels, matched, several, varied
 from spiritlevel.studies.tally import Layout, Ordered, ordered, tallied
 
 ENDS = (0.025, 0.975)
@@ -24,8 +24,7 @@ def kendall(x: Numbers, y: Numbers, kind: Literal["a", "b"] = "b") -> float:
     """
     one_of("kind", kind, ("a", "b"))
     x, y = matched(x=x, y=y)
-    known = ~(np.isnan(x) | np.isnan(y))
-    enough(known, "both numbers")
+    known = complete(x, y)
     varied(x=x[known], y=y[known])
     return getattr(ranks.kendall(x[known], y[known]), kind)
 
@@ -47,8 +46,7 @@ def kendall_interval(
     clusters = labels("clusters", clusters, len(x))
     number("resamples", resamples, 1, whole=True)
     source = generator(seed)
-    known = ~(np.isnan(x) | np.isnan(y))
-    enough(known, "both numbers")
+    known = complete(x, y)
     varied(x=x[known], y=y[known])
     several(clusters[known], 2)
     layout = Layout(clusters[known], int(clusters.max()) + 1)

@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from spiritlevel.base.doors import shown
 from spiritlevel.base.errors import SpiritlevelError, in_one_line, writable
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.interrupts import parts
 from spiritlevel.base.scope import fixed_rng
 from spiritlevel.measures.given import before_training, refuse_given
 from spiritlevel.measures.instruments import Instruments
@@ -69,7 +70,7 @@ def undisturbed(seed: int) -> Iterator[None]:
     lenient = torch.is_deterministic_algorithms_warn_only_enabled()
     device, precision = torch.get_default_device(), torch.get_float32_matmul_precision()
     try:
-        with fixed_rng(seed):
+        with fixed_rng(seed), parts():
             yield
     finally:
         torch.set_default_dtype(dtype)

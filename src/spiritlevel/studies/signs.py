@@ -11,7 +11,7 @@ from scipy.special import erf
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.study import Signs
-from spiritlevel.studies.given import Numbers, axes, deviations, enough, matched
+from spiritlevel.studies.given import Numbers, axes, complete, deviations, matched
 from spiritlevel.studies.neighbours import Neighbours, neighbours
 
 # Of the 100 pairs of 10 seeds, Dziugaite et al. ask for 12; of the 9 pairs of 3 seeds, nearly half.
@@ -37,8 +37,7 @@ def sign_error(
     [spread] = [np.zeros(len(gap))] if noise is None else matched(gap=gap, noise=noise)[1:]
     number("least", least, above=0)
     varying = axes(configs, len(gap))
-    known = ~(np.isnan(measure) | np.isnan(gap))
-    enough(known, "both numbers")
+    known = complete(measure, gap)
     deviations("noise", spread[known])
     pairs = neighbours({name: codes[known] for name, codes in varying.items()})
     weights = None if noise is None else weighted(pairs, gap[known], spread[known])
@@ -72,7 +71,7 @@ def errors(
     weights: Mapping[str, np.ndarray] | None,
     least: float,
 ) -> Signs | None:
-    """Over the environments that have enough pairs; None if there is none."""
+    """Over the environments that have complete pairs; None if there is none."""
     found = [np.zeros(0)]
     for axis, along in pairs.items():
         wrong = (1 - along.products(measure, gap)) / 2

@@ -55,6 +55,17 @@ class Standing:
     seconds: float
     left: float | None
 
+    @property
+    def lost(self) -> str:
+        """Of what, if all runs failed."""
+        if self.done or not self.failed or len(self.failed) != self.planned:
+            return ""
+        first = self.failed[0]
+        return (
+            f"all {self.planned} runs failed, the first, {first.config} seed {first.seed}, of "
+            f"{first.reason}"
+        )
+
     def __str__(self) -> str:
         return "\n".join(self.lines())
 

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -256,6 +257,8 @@ class Study:
         self.refuse_edited()  # before a file is made
         kept = store if isinstance(store, Store) else Store(store, create=True)
         drive(self, kept, made, retry=retry)
+        if lost := kept.status(self).lost:
+            warnings.warn(f"{lost}; retry=True tries again", stacklevel=2)
         return kept
 
     def findings(self, store: str | os.PathLike[str] | Store, **options: Any) -> Findings:
@@ -267,6 +270,8 @@ class Study:
         controls = doors.names_if_any("controls", self.controls)
         chosen = {"name": self.name, "outcome": self.outcome, "controls": controls}
         status = kept.status(self)
+        if status.lost:
+            raise SpiritlevelError(f"{status.lost}; mend it, and run with retry=True")
         told = {"planned": status.planned, "failed": len(status.failed)}
         return analyse(kept.networks(self), **{**chosen, **told, **options})
 

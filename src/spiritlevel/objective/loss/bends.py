@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jacrev
 
+from spiritlevel.base.errors import SpiritlevelError, first_line
 from spiritlevel.base.tensors import map_tensors
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss.base import Loss
@@ -41,7 +42,15 @@ def _differentiated(loss: Loss, out: Tensor, tangent: Tensor, batch: Batch) -> T
         (slope,) = torch.autograd.grad(total, z, create_graph=True)
         if not slope.requires_grad:  # linear in the outputs
             return torch.zeros_like(out)
-        (found,) = torch.autograd.grad(slope, z, tangent.to(z), materialize_grads=True)
+        try:
+            (found,) = torch.autograd.grad(slope, z, tangent.to(z), materialize_grads=True)
+        except RuntimeError as error:
+            if "not implemented" not in str(error):
+                raise
+            raise SpiritlevelError(
+                f"torch has no second derivative of this loss ({first_line(error)}): write it in "
+                "operations that have one, or ask for what needs no curvature"
+            ) from error
     return found.to(out)
 
 
