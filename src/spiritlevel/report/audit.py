@@ -94,11 +94,10 @@ def _rest(rest: Rest | None) -> Words | None:
 
 
 def _as_trained(head: Head) -> Words:
-    least = digits(head.least)
     return {
         "label": f"{_capital(head.title)} of the {CALLED[head.matrix]}, as trained",
         "number": digits(head.here),
-        "note": ("" if head.proved else "at most ") + f"{least} with the rescalings taken away",
+        "note": ("" if head.proved else "at most ") + f"{head.most} with the rescalings taken away",
         "kind": "moves",
     }
 
