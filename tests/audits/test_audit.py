@@ -24,6 +24,7 @@ from spiritlevel.curvature import fisher
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES
+from spiritlevel.report.audit import audit_words
 from spiritlevel.results.audit import Row
 from spiritlevel.results.verdicts import Infimum, Outcome
 
@@ -313,6 +314,11 @@ def test_a_network_without_symmetries_has_nothing_to_move() -> None:
     assert found["hessian_spectral"].text == "did not move here"
     assert "No rescaling keeps the predictions of this network" in str(found)
     assert "gelu in 1" in str(found)
+    whole = sl.Objective(randomized(nn.Linear(6, 3)), (randn(12, 6), labels(12)), F.cross_entropy)
+    found = sl.audit(whole, ["loss"], way=False)  # every parameter is chosen, and none blocked
+    assert "(Each rescaling of the parameters that are chosen would change an output.)" in flat(
+        str(found)
+    )
 
 
 def test_what_an_objective_does_not_have_is_said() -> None:
@@ -331,6 +337,14 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     assert set(found.provenance["refused"]) == missing
     assert "no orbit_trace: the Gauss-Newton diagonal needs a loss" in flat(str(found))
     assert not found["hessian_trace"].infimum.proved
+    top = digits(found["hessian_spectral"].here.value)
+    assert found["hessian_spectral"].cells()[2] == ""
+    assert found.headline.startswith(
+        f"Sharpness (spectral norm of the Hessian): {top} as trained, and no least value was "
+        "searched for: the Gauss-Newton diagonal needs a loss that is a sum over examples"
+    )
+    [_, key, *_] = audit_words(found)["keys"]
+    assert key["note"] == "no least value was searched for"
 
 
 def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from spiritlevel.results.way import Way
 
 SURE = 2  # errors: one in forty is off by more to that side
 SLIGHT = 0.01  # a share that is not worth speaking of
+PINNED = "Each rescaling of the parameters that are chosen would change an output."
 COLUMNS = (
     Column("measure", wraps=False),
     *(Column(name, right=True, wraps=False) for name in ("here", "least", "largest")),
@@ -119,8 +120,8 @@ class Row:
             value += f" ± {format_error(e.error)}"
         if not self.moved:
             return self.title, value, "", "", self.text
-        known = digits(least.value)
-        if not least.proved:  # the least of some searched maxima bounds nothing
+        known = "" if least.unsearched else digits(least.value)
+        if known and not least.proved:  # the least of some searched maxima bounds nothing
             searched = e.status is Status.LOWER_BOUND
             known = f"~ {known}" if searched else f"≤ {at_most(least.value, 3)}"
         return self.title, value, known, digits(self.largest), self.short
@@ -179,6 +180,7 @@ class Head:
     proved: bool
     dim: int
     part: float
+    unsearched: str = ""
 
     @property
     def most(self) -> str:
@@ -194,6 +196,8 @@ class Head:
     def left(self) -> str:
         """What is left, in words."""
         rescalings = f"{self.dim:,} rescalings are" if self.dim > 1 else "one rescaling is"
+        if self.unsearched:
+            return f"and no least value was searched for: {self.unsearched}"
         if self.part < SLIGHT:
             known = "is the least" if self.proved else "was the least that was found"
             return f"and that {known} when {rescalings} taken away"
@@ -249,7 +253,7 @@ class Audit(Result, kind="audit", schema=4):
                 low = here if proved else here - SURE * (row.here.stderr or 0.0)
                 part = 1 - least / low if low > least else 0.0
                 found = (row.name, row.title, row.infimum.matrix, here, least, proved)
-                return Head(*found, self.group.dim, part)
+                return Head(*found, self.group.dim, part, row.infimum.unsearched)
         return None
 
     @property
@@ -290,8 +294,8 @@ class Audit(Result, kind="audit", schema=4):
         last = [*(freedoms if self.left else ()), *last]
         if not self.group.dim:
             blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocked))
-            blocks = blocks or "parameters that are not chosen"
-            return [f"(Rescalings are blocked by {blocks}.)", *last]
+            why = f"Rescalings are blocked by {blocks}." if blocks else PINNED
+            return [f"({why})", *last]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
         sharp = ""
         if "sharpened" in self.certificates:
