@@ -22,10 +22,15 @@ class Done(Generic[T]):
     interrupted: str = ""
 
     def require(self) -> Done[T]:
-        """Itself, or the first refusal where all that was asked for was refused."""
-        if not self.found and self.refused:
-            raise SpiritlevelError(next(iter(self.refused.values())))
-        return self
+        """Itself, or every refusal where all that was asked for was refused: one may be mended."""
+        if self.found or not self.refused:
+            return self
+        names: dict[str, list[str]] = {}
+        for name, why in self.refused.items():
+            names.setdefault(why, []).append(name)
+        several = len(names) > 1
+        each = (f"{', '.join(who)}: {why}" if several else why for why, who in names.items())
+        raise SpiritlevelError("; ".join(each))
 
 
 def one_by_one(
