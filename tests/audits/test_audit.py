@@ -20,12 +20,14 @@ from architectures import mlp, randomized
 from cases import labels, randn
 from spiritlevel.audits import audit as module
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.base.spoken import digits, share, times
+from spiritlevel.base.spoken import at_most, digits, share, share_at_least, times
 from spiritlevel.curvature import fisher
 from spiritlevel.measures.base import Measure
 from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES
-from spiritlevel.results.verdicts import Outcome
+from spiritlevel.report.audit import audit_words
+from spiritlevel.results.audit import Row
+from spiritlevel.results.verdicts import Infimum, Outcome
 
 
 def flat(text: str) -> str:
@@ -78,6 +80,28 @@ def test_factors_in_words() -> None:
     assert [share(p) for p in (0.335, 0.5, 0.18, 0.66, 0.999)] == [
         "a third", "half", "18%", "two thirds", "nearly all",
     ]  # fmt: skip
+    assert [share_at_least(p) for p in (0.335, 0.33169, 0.2339, 0.654, 0.29, 0.19999, 0.999)] == [
+        "a third", "33%", "23%", "65%", "29%", "19%", "99%",
+    ]  # fmt: skip
+
+
+def test_an_error_here_leaves_less_that_was_surely_coordinates() -> None:
+    """10 +- 1 here and 4 +- 0.5 at another point: 1 - 5 / 8 at least, which is "at most 5.00"."""
+    here, there = Estimate(10.0, stderr=1.0), Estimate(4.0, stderr=0.5)
+    infimum = Infimum(4.0, None, False, "hessian", "balanced")
+    values = {"here": here, "balanced": there, "sharpened": Estimate(1e6)}
+    row = Row("mine", "trace", "curvature", values, infimum, False, Outcome.MOVED)
+    head = replace(audited(), rows=(row,)).head
+    assert head is not None
+    assert head.part == pytest.approx(3 / 8)
+    assert head.left.endswith("taken away: at least 37% of it was coordinates")
+    assert head.left.startswith("at most 5.00 when")
+    assert row.cells()[2] == "≤ 4.00"
+    proved = replace(row, infimum=replace(infimum, proved=True, lower_bound=4.0))
+    head = replace(audited(), rows=(proved,)).head
+    assert head is not None
+    assert head.left.startswith("4.00 when")
+    assert head.left.endswith("taken away: 60% of it was coordinates")
 
 
 def test_values_are_those_of_the_points() -> None:
@@ -160,9 +184,10 @@ def test_the_headline_is_what_a_reader_can_use() -> None:
     assert head.least >= min(tops.values()) * (1 - 1e-9)  # "at most" holds
     part = 1 - min(tops.values()) / tops["here"]
     assert head.part <= part  # "at least" holds
+    assert head.most == at_most(head.least, 3)
     assert found.headline == (
         f"Sharpness (spectral norm of the Hessian): {digits(tops['here'])} as trained, at most "
-        f"{digits(head.least)} when 13 rescalings are taken away: at least {share(head.part)} of "
+        f"{head.most} when 13 rescalings are taken away: at least {share_at_least(head.part)} of "
         "it was coordinates."
     )
     assert "e+0" not in str(found)
@@ -290,6 +315,11 @@ def test_a_network_without_symmetries_has_nothing_to_move() -> None:
     assert found["hessian_spectral"].text == "did not move here"
     assert "No rescaling keeps the predictions of this network" in str(found)
     assert "gelu in 1" in str(found)
+    whole = sl.Objective(randomized(nn.Linear(6, 3)), (randn(12, 6), labels(12)), F.cross_entropy)
+    found = sl.audit(whole, ["loss"], way=False)  # every parameter is chosen, and none blocked
+    assert "(Each rescaling of the parameters that are chosen would change an output.)" in flat(
+        str(found)
+    )
 
 
 def test_what_an_objective_does_not_have_is_said() -> None:
@@ -308,6 +338,14 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     assert set(found.provenance["refused"]) == missing
     assert "no orbit_trace: the Gauss-Newton diagonal needs a loss" in flat(str(found))
     assert not found["hessian_trace"].infimum.proved
+    top = digits(found["hessian_spectral"].here.value)
+    assert found["hessian_spectral"].cells()[2] == ""
+    assert found.headline.startswith(
+        f"Sharpness (spectral norm of the Hessian): {top} as trained, and no least value was "
+        "searched for: the Gauss-Newton diagonal needs a loss that is a sum over examples"
+    )
+    [_, key, *_] = audit_words(found)["keys"]
+    assert key["note"] == "no least value was searched for"
 
 
 def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +364,7 @@ def test_a_promise_is_held_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(sl.SpiritlevelError, match="unknown measure 'sharp'; there are: loss"):
+    with pytest.raises(sl.SpiritlevelError, match=r"unknown measure 'sharp'; sl\.MEASURES has"):
         sl.audit(small(), ["sharp"], way=False)
     with pytest.raises(sl.SpiritlevelError, match="strength=0: give a positive number"):
         sl.audit(small(), strength=0, way=False)

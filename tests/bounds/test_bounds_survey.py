@@ -100,6 +100,18 @@ def test_what_cannot_be_had_is_left_out_with_the_reason() -> None:
         survey(o, only="vc")
 
 
+def test_where_no_bound_can_be_had_every_reason_is_given() -> None:
+    """The last of them helps: with the weights before training there is one."""
+    torch.manual_seed(0)
+    layers = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)
+    o = Objective(nn.Sequential(*layers).double(), clouds(3), F.cross_entropy)
+    with pytest.raises(SpiritlevelError, match=r"flat_box, pac_bayes: .* give init=") as refused:
+        survey(o, **QUICK)
+    said = str(refused.value)
+    assert said.startswith("path, spectral_frobenius, spectral_margin: norm bounds are those of")
+    assert said.count("the running statistics") == 2
+
+
 def test_three_classes_have_no_vc_bound() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
     o = Objective(model, clouds(3), F.cross_entropy)

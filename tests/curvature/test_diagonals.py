@@ -110,3 +110,19 @@ def test_confident_networks_in_float32_are_those_of_float64(factor: int) -> None
         assert rough.value == pytest.approx(exact.value, rel=2e-3)
         assert rough.lower_bound == pytest.approx(exact.lower_bound, rel=2e-3)
         assert rough.status is exact.status is sl.Status.CONVERGED
+
+
+def test_where_lapack_gives_up_in_float32_there_is_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.linalg.eigh
+
+    def moody(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if matrices.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return plain(matrices)
+
+    data = (randn(10, 4).float(), labels(10))
+    objective = sl.Objective(nn.Linear(4, 3), data, lambda out, y: F.cross_entropy(out, y) + 0)
+    usual = diagonals.ggn_diagonal(objective).values
+    monkeypatch.setattr(torch.linalg, "eigh", moody)
+    found = diagonals.ggn_diagonal(objective).values
+    torch.testing.assert_close(found, usual, rtol=1e-5, atol=1e-9)

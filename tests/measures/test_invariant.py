@@ -176,3 +176,15 @@ def test_one_sided_rescalings_single_out_no_point() -> None:
     objective = sl.Objective(randomized(First(layer, 4)), data, F.cross_entropy)
     with pytest.raises(sl.SpiritlevelError, match="its orbit singles out no point"):
         measured("balanced_sharpness", objective)
+
+
+def test_a_fisher_rao_norm_of_a_concave_loss_is_refused() -> None:
+    """Of a linear net and -|f|^2 / 3, theta' G theta is twice the loss: a root of it is no norm."""
+    net = nn.Linear(4, 3, bias=False).double()
+    data = (randn(20, 4), randn(20, 3))
+    concave = sl.Objective(net, data, lambda out, y: -out.square().mean())
+    with pytest.raises(sl.SpiritlevelError, match="not convex in the outputs") as refused:
+        sl.MEASURES["fisher_rao"](concave)
+    assert float(str(refused.value).split()[-1]) == pytest.approx(2 * concave.value(), rel=1e-2)
+    convex = sl.Objective(net, data, lambda out, y: out.square().mean())
+    assert measured("fisher_rao", convex) == pytest.approx((2 * convex.value()) ** 0.5, rel=1e-10)

@@ -131,6 +131,23 @@ def test_a_flat_loss_is_flat() -> None:
     assert standing(flat).text == "Flat to rounding: neither slope nor curvature."
 
 
+@pytest.mark.parametrize("loss", [lambda out, y: (1 - out * y).relu().mean(), F.l1_loss])
+def test_without_curvature_there_is_no_newton_step(loss: Any) -> None:
+    y = torch.ones(30, 3).double()
+    found = standing(sl.Objective(line(), (randn(30, 4), y), loss))
+    assert found.standing is Standing.UNCLEAR
+    assert found.model == math.inf
+    assert found.text == (
+        "Undecided whether a minimum: there is a slope and no curvature, so that no Newton step is "
+        "known; curvature was seen from 0.0 to 0.0."
+    )
+
+
+def test_what_a_model_promises_beyond_measure_is_not_told_in_digits() -> None:
+    assert "by 0% (500% by its" in replace(REST, model=5.0).text
+    assert "by 0% (more than 10 times its size by its" in replace(REST, model=3.7e200).text
+
+
 REST = Rest(
     loss=1.0, reached=1.0, model=0.0, slope=1e-9, lowest=0.0, highest=10.0, products=8
 )  # fmt: skip
@@ -149,6 +166,7 @@ REST = Rest(
         ({"highest": 0.0, "lowest": -1.0}, Standing.SADDLE),
         ({"loss": 0.0, "reached": 0.0}, Standing.MINIMUM),
         ({"highest": 0.0, "slope": 0.0}, Standing.FLAT),
+        ({"highest": 0.0, "slope": 1.0, "model": math.inf}, Standing.UNCLEAR),
     ],
 )
 def test_what_follows_from_the_numbers(change: dict[str, float], expected: Standing) -> None:

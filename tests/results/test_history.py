@@ -52,6 +52,19 @@ def test_what_may_be_said(
     assert text in history.headline
 
 
+def test_coordinates_are_blamed_only_for_what_was_resolved() -> None:
+    """Here 3 to 2.6 with errors of 0.2, at the bottom 2.2 to 1.95: that may be the same change."""
+    noisy = courses.course((3.0, 2.2), (2.6, 1.95), error=0.2, least_error=1e-3)
+    assert noisy.changes[0].verdict is Verdict.UNRESOLVED
+    assert noisy.headline == (
+        "Largest eigenvalue did not change beyond its error from step 0 to step 100 (3.00 to "
+        "2.60); on the orbit's bottom it fell x 1.13: the change here was not resolved."
+    )
+    some = courses.course((4.0, 3.0), (4.0, 1.0), error=0.4)  # by 1.2 at most, of 3
+    assert some.changes[0].verdict is Verdict.HIDDEN
+    assert some.headline.endswith("it fell x 3: the coordinates hid a part of it.")
+
+
 def test_wide_errors_leave_it_undecided() -> None:
     history = courses.course((9.0, 3.0), (3.0, 2.5), least_error=2.4)
     assert history.changes[0].verdict is Verdict.UNDECIDED
@@ -100,8 +113,13 @@ def test_a_verdict_holds_for_all_values_within_the_errors(
             Verdict.REVERSED: (1.0, math.inf),
             Verdict.HIDDEN: (-math.inf, 0.0),
         }
+        assert change.verdict is not Verdict.UNRESOLVED
         low, high = ends.get(change.verdict, (-math.inf, math.inf))
         assert low - 1e-9 <= part <= high + 1e-9
+    elif change.verdict is Verdict.HIDDEN:
+        assert abs(moved - below) > 0
+        if "hid it" in change.text:
+            assert abs(moved) < 0.1 * abs(math.log(bottoms[1] / bottoms[0])) + 1e-9
 
 
 def test_the_edge_is_told_with_its_errors() -> None:

@@ -110,6 +110,9 @@ def test_small_and_singular_matrices(size: int) -> None:
     assert float(sl.eigenvalues(operator(torch.zeros(4).double()))[0]) == pytest.approx(
         0, abs=1e-12
     )
+    for which in ("largest", "smallest", "magnitude"):  # of 0, which has no sign
+        nothing = sl.eigenvalues(operator(torch.zeros(20).double()), which=which)[0]
+        assert (nothing.value, nothing.error, nothing.converged) == (0.0, 0.0, True)
 
 
 def test_an_unfinished_search_says_so() -> None:

@@ -52,6 +52,7 @@ DEFAULT = (
 )
 FLATTEST = Bottom("spectral", "ggn")  # what has this bottom needs the flattest point
 FAR = 1e-2  # relative: predictions that an eps changes by more are not those of one network
+LEAST = ("balanced", "flattest")  # the points that are looked for
 SHARP = 1e6  # the least largest eigenvalue of the point that is sharpened
 PROBES = 64  # of a value that seems to refute a bound
 # What moved a million times needs no third digit
@@ -143,6 +144,7 @@ class _Work:
     points: dict[str, Instruments] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # points that there are not, and why
     products: float = 0.0
 
     @property
@@ -171,16 +173,17 @@ class _Work:
             except ChangedError:
                 raise
             except SpiritlevelError as error:
-                self.notes.append(f"not {name}: {error}")
+                self.missing[name] = str(error)
                 continue
             certificate = certificate or verify(base, twin, group=group).require()
             if certificate.relative > FAR:
                 size = f"{certificate.relative:.0e}"
-                self.notes.append(f"not {name}: the eps of norms changes predictions by {size}")
+                self.missing[name] = f"the eps of norms changes predictions by {size}"
                 continue
             self.certificates[name] = certificate
             self.elements[name] = element
             self.points[name] = self._there(twin, element, certificate)
+        self.notes += [f"not {name}: {why}" for name, why in self.missing.items()]
 
     def _sharpened(self) -> Found:
         found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
@@ -259,7 +262,8 @@ def _infimum(work: _Work, measure: Measure, values: dict[str, Estimate]) -> Infi
     bottom = measure.bottom
     matrix = None if bottom is None or bottom.order else bottom.matrix
     point = least_seen(values)
-    seen = Infimum(values[point].value, None, False, matrix, point)
+    why = _unsearched(work, measure) if point == "here" else ""
+    seen = Infimum(values[point].value, None, False, matrix, point, unsearched=why)
     least = _proof(work, measure)
     if least is None or least.status is not Status.CONVERGED or least.lower_bound is None:
         return seen
@@ -270,6 +274,13 @@ def _infimum(work: _Work, measure: Measure, values: dict[str, Estimate]) -> Infi
     if refuted is None:
         return Infimum(least.value, bound, True, matrix, "here" if by_definition else "balanced")
     return Infimum(seen.value, bound, False, matrix, point, refuted)
+
+
+def _unsearched(work: _Work, measure: Measure) -> str:
+    """Why none of the points that are looked for is among those of a measure that may move."""
+    if not work.group.dim or measure.promises("unit") or set(LEAST) & set(work.places(measure)):
+        return ""
+    return next((work.missing[p] for p in LEAST if p in work.missing), "its points are others")
 
 
 def _refuted(

@@ -44,6 +44,15 @@ def share(part: float) -> str:
     return f"{part:.0%}" if part < 0.995 else "nearly all"
 
 
+def share_at_least(part: float) -> str:
+    """A share that is bounded from below: a fraction or a percentage that is no larger."""
+    for fraction, name in FRACTIONS.items():
+        if 0 <= part - fraction <= NEAR:
+            return name
+    percent = 100 * decimal.Decimal(repr(float(part)))
+    return f"{percent.quantize(decimal.Decimal(1), decimal.ROUND_FLOOR):f}%"
+
+
 def at_most(value: float, figures: int = 4) -> str:
     """A bound from above: its last digit is rounded up, so that what is said holds too."""
     return _bound(value, figures, decimal.ROUND_CEILING)

@@ -152,9 +152,18 @@ def _roots(objective: Objective, batch: Batch, seen: _Curvature) -> Tensor:
     found = _by_example(objective, lambda z, one: matrix(loss, z, one), out, batch)
     usual = _usual(objective, frozen.rows(batch, slice(0, 1)))
     slope = torch.func.grad(lambda z: loss.on_outputs(z, batch)[0])(out)  # type: ignore[misc]
-    values, vectors = torch.linalg.eigh(found)
+    values, vectors = _eigh(found)
     seen.see(values, usual, float(slope.abs().max()))
     return vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Where LAPACK does not converge in float32 (many eigenvalues of 0), in float64."""
+    try:
+        return torch.linalg.eigh(matrices)
+    except torch.linalg.LinAlgError:
+        values, vectors = torch.linalg.eigh(matrices.double())
+        return values.to(matrices), vectors.to(matrices)
 
 
 def _usual(objective: Objective, one: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from spiritlevel.base.doors import a
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.estimate import Estimate, format_value
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.curvature import ggn
@@ -33,6 +33,7 @@ from spiritlevel.measures.weights import matrices_of
 from spiritlevel.objective import Objective
 from spiritlevel.spectral import eigenpairs
 
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # of theta' G theta, relative
 LOOSE = 0.01  # relative error of an eigenvalue of one unit: there are many
 
 
@@ -58,8 +59,16 @@ def fisher_rao(instruments: Instruments) -> Estimate:
     G is the Gauss-Newton matrix, which is the Fisher where the loss is a log-likelihood.
     """
     begin = time.perf_counter()
-    theta = instruments.objective.vector
-    square = float(theta.double() @ (ggn(instruments.objective) @ theta).double())
+    theta, matrix = instruments.objective.vector, ggn(instruments.objective)
+    image = matrix @ theta
+    square = float(theta.double() @ image.double())
+    size = float(theta.double().norm() * image.double().norm())
+    if not matrix.psd and square < -ROUNDING[theta.dtype] * size:
+        raise SpiritlevelError(
+            "this loss is not convex in the outputs: its Gauss-Newton matrix is not positive "
+            "semi-definite, and theta' G theta, of which this is the root, is "
+            f"{format_value(square, 0.01 * abs(square))}"
+        )
     return Estimate(math.sqrt(max(square, 0.0)), matvecs=1, seconds=time.perf_counter() - begin)
 
 

@@ -27,15 +27,17 @@ def rest(instruments: Instruments) -> Rest | None:
     krylov = _around(instruments.hessian, gradient, slope, generator(instruments.seed))
     values, coordinates, _ = krylov.ritz()
     parts = coordinates[0] * float(krylov.basis[0].double() @ gradient.double())  # 0 without slope
-    norm = max(float(values.abs().max()), 1e-300)
-    sizes = [values.abs() + damping * norm for damping in DAMPINGS]
-    steps = krylov.lift(torch.stack([coordinates @ (-parts / size) for size in sizes], 1))
-    tried = [objective.at(objective.vector + step).value() for step in steps.unbind(1)]
+    norm = float(values.abs().max())
+    sizes = [values.abs() + damping * norm for damping in DAMPINGS if norm]  # else no step is known
+    steps = [coordinates @ (-parts / size) for size in sizes]
+    moves = krylov.lift(torch.stack(steps, 1)).unbind(1) if steps else ()
+    tried = [objective.at(objective.vector + move).value() for move in moves]
+    unbounded = math.inf if slope else 0.0
     seen = [end.value for end in instruments.extremes.values]
     return Rest(
         loss=loss,
         reached=min([loss, *(value for value in tried if math.isfinite(value))]),
-        model=float((parts**2 / sizes[0]).sum() / 2),
+        model=float((parts**2 / sizes[0]).sum() / 2) if sizes else unbounded,
         slope=slope,
         lowest=min(*seen, float(values[0])),
         highest=max(*seen, float(values[-1])),

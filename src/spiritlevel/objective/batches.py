@@ -116,11 +116,14 @@ def singles(batch: Batch) -> list[Batch]:
 
 
 def divisible(batch: Batch) -> bool:
-    """Whether the batch is of tensors alone, one row per example, and of more than one example."""
+    """Whether the batch is a table of more than one example."""
+    return examples(batch) > 1 and tabular(batch)
+
+
+def tabular(batch: Batch) -> bool:
+    """Whether the batch is of tensors alone, one row per example."""
     n = examples(batch)
-    if n <= 1 or not _only_tensors(batch):
-        return False
-    return all(t.ndim > 0 and t.shape[0] == n for t in leaves(batch))
+    return _only_tensors(batch) and all(t.ndim > 0 and t.shape[0] == n for t in leaves(batch))
 
 
 def regroup(batches: list[Batch], size: int) -> list[Batch]:

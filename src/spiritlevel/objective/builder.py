@@ -35,6 +35,19 @@ if TYPE_CHECKING:
     from spiritlevel.objective.objective import Objective
 
 Fields = dict[str, Any]
+DIVIDED = (
+    "the loss adds up its examples: it is divided by their number (of labels that count, where "
+    "there are labels), so that batches do not matter"
+)
+JOINED = (
+    "the loss of a batch is neither the mean nor the sum of those of its examples: the numbers "
+    "depend on how the data are batched; if it is a mean with another divisor, give "
+    "loss(model, batch) -> (sum, count)"
+)
+UNCUT = (
+    "batches that cannot be cut into examples are taken as they are: whether the numbers depend on "
+    "how the data are batched is not known"
+)
 
 
 def refuse_options(loss: Any, heads: Any, microbatch: Any) -> None:
@@ -107,10 +120,20 @@ def examined(draft: Objective, given: nn.Module, microbatch: int | None) -> Fiel
         )
         draft = _told_apart(draft.replaced(notes=(*draft.notes, *strange)))
         draft = _surveyed(draft, microbatch)
-        if not draft.separable and draft.mode == "eval" and len(draft.batches) > 1:
-            joins = "the loss is no sum over examples: its mean depends on the batches"
-            draft = draft.replaced(notes=(*draft.notes, joins))
+        draft = draft.replaced(notes=(*draft.notes, *_of_batches(draft)))
     return vars(draft)
+
+
+def _of_batches(draft: Objective) -> list[str]:
+    """What has to be said of how the loss takes its examples together."""
+    if draft.loss.sums:
+        return [DIVIDED]
+    if draft.separable or draft.mode != "eval":
+        return []
+    whole = [b for b in draft.batches if not (frozen.divisible(b) or frozen.examples(b) == 1)]
+    if whole:
+        return [UNCUT] if len(draft.batches) > 1 else []
+    return [JOINED]
 
 
 def understood(draft: Objective) -> tuple[Loss, bool]:

@@ -15,6 +15,7 @@ from spiritlevel.base.estimate import format_value
 from spiritlevel.base.operator import scaled
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.spoken import at_least, at_most
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.curvature.ladder import raised
 from spiritlevel.objective import Objective, only_objectives
@@ -88,10 +89,10 @@ class WorstCase:
         return sound and self.lower <= self.proof.rise <= rise - rounding / 2
 
     def __str__(self) -> str:
-        above = "" if self.upper is None else f", at most {format_value(self.upper)}"
+        above = "" if self.upper is None else f", at most {at_most(self.upper, 6)}"
         text = (
             f"within {self.radius:g} of every point of the orbit the loss rises by at least "
-            f"{format_value(self.lower)}{above}; a search at the best point met "
+            f"{at_least(self.lower, 6)}{above}; a search at the best point met "
             f"{format_value(self.searched)}"
         )
         return "; ".join((text, *self.notes))

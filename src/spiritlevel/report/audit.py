@@ -94,11 +94,11 @@ def _rest(rest: Rest | None) -> Words | None:
 
 
 def _as_trained(head: Head) -> Words:
-    least = digits(head.least)
+    note = ("" if head.proved else "at most ") + f"{head.most} with the rescalings taken away"
     return {
         "label": f"{_capital(head.title)} of the {CALLED[head.matrix]}, as trained",
         "number": digits(head.here),
-        "note": ("" if head.proved else "at most ") + f"{least} with the rescalings taken away",
+        "note": "no least value was searched for" if head.unsearched else note,
         "kind": "moves",
     }
 
@@ -138,7 +138,7 @@ def _row(row: Row) -> Words:
         "title": row.title,
         "name": row.name,
         "here": estimate_words(row.here),
-        "least": _least(row.infimum) if kind == "moves" else None,
+        "least": _least(row.infimum) if kind == "moves" and not row.infimum.unsearched else None,
         "largest": _value(row.largest, FOUR_DIGITS) if kind == "moves" else "",
         "kind": kind,
         "sign": SIGNS[kind],

@@ -8,6 +8,7 @@ from typing import Any
 
 from spiritlevel.base.estimate import format_value
 from spiritlevel.base.matrices import CALLED
+from spiritlevel.base.spoken import at_most
 from spiritlevel.report.numbers import estimate_words
 from spiritlevel.results.comparison import Answer, Comparison, Interval, Pair
 from spiritlevel.results.provenance import interruption, remarks
@@ -79,7 +80,7 @@ def _least(interval: Interval, pair: Pair) -> str:
     low, high = (format_value(end, 1e-2 * abs(end)) for end in (interval.low, interval.high))
     known = low if low == high else f"{low} to {high}"
     if interval.low <= 0:  # nothing is known from below
-        known = f"≤ {high}"
+        known = f"≤ {at_most(interval.high)}"
     matrix = f" of the {CALLED[pair.matrix]}" if pair.matrix else ""
     return f"least {known}{matrix}{', to second order' if pair.order else ''}"
 

@@ -23,6 +23,7 @@ KINDS = {
     Verdict.LITTLE: ("stays", "✓"),
     Verdict.NONE: ("stays", "✓"),
     Verdict.STILL: ("still", "="),
+    Verdict.UNRESOLVED: ("still", "○"),
     Verdict.UNKNOWN: ("still", "○"),
     Verdict.UNDECIDED: ("still", "○"),
 }

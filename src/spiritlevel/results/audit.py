@@ -9,7 +9,7 @@ from typing import Any
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
 from spiritlevel.base.matrices import CALLED, Kind
-from spiritlevel.base.spoken import digits, share, times
+from spiritlevel.base.spoken import at_least, at_most, digits, share, share_at_least, times
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.data import LIVE
 from spiritlevel.results.grid import Cell, Column, Grid, cells
@@ -20,7 +20,9 @@ from spiritlevel.results.symmetry import Freedom, Left
 from spiritlevel.results.verdicts import ERRORS, STAYED, Infimum, Outcome, spread
 from spiritlevel.results.way import Way
 
+SURE = 2  # errors: one in forty is off by more to that side
 SLIGHT = 0.01  # a share that is not worth speaking of
+PINNED = "Each rescaling of the parameters that are chosen would change an output."
 COLUMNS = (
     Column("measure", wraps=False),
     *(Column(name, right=True, wraps=False) for name in ("here", "least", "largest")),
@@ -113,14 +115,16 @@ class Row:
         e, least = self.here, self.infimum
         value = format_value(e.value, max(e.error, 0.01 * abs(e.value)))
         if e.status is Status.LOWER_BOUND:
-            value = f"≥ {value}"
+            value = f"≥ {at_least(e.value)}"
         elif e.error > 1e-3 * abs(e.value):
             value += f" ± {format_error(e.error)}"
         if not self.moved:
             return self.title, value, "", "", self.text
-        # the least of some searched maxima bounds nothing
-        sign = "" if least.proved else "~ " if e.status is Status.LOWER_BOUND else "≤ "
-        return self.title, value, sign + digits(least.value), digits(self.largest), self.short
+        known = "" if least.unsearched else digits(least.value)
+        if known and not least.proved:  # the least of some searched maxima bounds nothing
+            searched = e.status is Status.LOWER_BOUND
+            known = f"~ {known}" if searched else f"≤ {at_most(least.value, 3)}"
+        return self.title, value, known, digits(self.largest), self.short
 
 
 def _surely(row: Row) -> float:
@@ -128,7 +132,7 @@ def _surely(row: Row) -> float:
     least, point = row.infimum, row.infimum.point
     if least.proved or point not in row.values:
         return least.value
-    return min(row.values[point].value + 2 * row.values[point].error, row.here.value)
+    return min(row.values[point].value + SURE * row.values[point].error, row.here.value)
 
 
 def _or_least(value: float) -> float:
@@ -161,9 +165,12 @@ def _sentence(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """What a reader can use: one measure as trained, and with the rescalings taken away."""
+    """What a reader can use: one measure as trained, and with the rescalings taken away.
 
-    told = ("part", "subject", "left")
+    `part` of the value was coordinates: if nothing is proved, at least that, with the error here.
+    """
+
+    told = ("subject", "left")
 
     name: str
     title: str
@@ -172,11 +179,13 @@ class Head:
     least: float
     proved: bool
     dim: int
+    part: float
+    unsearched: str = ""
 
     @property
-    def part(self) -> float:
-        """The part of the value that was coordinates: if nothing is proved, at least that."""
-        return 1 - self.least / self.here
+    def most(self) -> str:
+        """The least value in three digits; if nothing is proved, it is no larger than that."""
+        return digits(self.least) if self.proved else at_most(self.least, 3)
 
     @property
     def subject(self) -> str:
@@ -187,12 +196,14 @@ class Head:
     def left(self) -> str:
         """What is left, in words."""
         rescalings = f"{self.dim:,} rescalings are" if self.dim > 1 else "one rescaling is"
+        if self.unsearched:
+            return f"and no least value was searched for: {self.unsearched}"
         if self.part < SLIGHT:
             known = "is the least" if self.proved else "was the least that was found"
             return f"and that {known} when {rescalings} taken away"
-        least, part = digits(self.least), share(self.part)
-        if not self.proved:
-            least, part = f"at most {least}", f"at least {part}"
+        least, part = f"at most {self.most}", f"at least {share_at_least(self.part)}"
+        if self.proved:
+            least, part = self.most, share(self.part)
         return f"{least} when {rescalings} taken away: {part} of it was coordinates"
 
     def __str__(self) -> str:
@@ -238,8 +249,11 @@ class Audit(Result, kind="audit", schema=4):
             here, least = row.here.value, _surely(row)
             known = math.isfinite(here) and math.isfinite(least) and 0 < least <= here
             if row.outcome is Outcome.MOVED and row.infimum.matrix and known:
-                found = (row.name, row.title, row.infimum.matrix, here, least, row.infimum.proved)
-                return Head(*found, self.group.dim)
+                proved = row.infimum.proved
+                low = here if proved else here - SURE * (row.here.stderr or 0.0)
+                part = 1 - least / low if low > least else 0.0
+                found = (row.name, row.title, row.infimum.matrix, here, least, proved)
+                return Head(*found, self.group.dim, part, row.infimum.unsearched)
         return None
 
     @property
@@ -282,8 +296,8 @@ class Audit(Result, kind="audit", schema=4):
         last = [*(freedoms if self.left else ()), *last]
         if not self.group.dim:
             blocks = ", ".join(dict.fromkeys(str(b) for b in self.group.blocked))
-            blocks = blocks or "parameters that are not chosen"
-            return [f"(Rescalings are blocked by {blocks}.)", *last]
+            why = f"Rescalings are blocked by {blocks}." if blocks else PINNED
+            return [f"({why})", *last]
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.group.kinds.items())
         sharp = ""
         if "sharpened" in self.certificates:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.spoken import at_most
 
 Verdict = Literal["exact", "rounding", "approximate", "refuted"]
 VERDICTS: tuple[Verdict, ...] = ("exact", "rounding", "approximate", "refuted")  # best first
@@ -48,8 +49,9 @@ class Certificate:
         if self.verdict == "exact" and self.absolute == self.loss == self.stored == 0:
             return f"exact: identical bit for bit on {self.examples} examples and on random inputs"
         text = (
-            f"{self.verdict}: predictions differ by at most {self.relative:.1e} of the largest "
-            f"({self.absolute:.1e} absolute), on {self.examples} examples ({self.on_data:.1e}) and "
-            f"on random inputs ({self.on_random_inputs:.1e}); the loss by {self.loss:.1e}"
+            f"{self.verdict}: predictions differ by at most {at_most(self.relative, 2)} of the "
+            f"largest ({self.absolute:.1e} absolute), on {self.examples} examples "
+            f"({self.on_data:.1e}) and on random inputs ({self.on_random_inputs:.1e}); the loss "
+            f"by {self.loss:.1e}"
         )
         return f"{text}; {self.reason}" if self.reason else text

@@ -13,7 +13,7 @@ from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import SYMBOLS, Kind
-from spiritlevel.base.spoken import digits
+from spiritlevel.base.spoken import at_most, digits
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.data import LIVE
 from spiritlevel.results.grid import Cell, Column, Grid, cells
@@ -122,7 +122,7 @@ class Pair:
         ):
             # what is least is not shown above the value here, whose error may be larger
             value = interval.value if self.order else min(interval.value, here.value)
-            cells[name] = f"{'≤ ' if not interval.low else ''}{digits(value)}"
+            cells[name] = digits(value) if interval.low else f"≤ {at_most(value, 3)}"
         return cells
 
     @property

@@ -27,6 +27,7 @@ class Verdict(str, enum.Enum):
     NONE = "none"
     REVERSED = "reversed"  # the network went the other way
     HIDDEN = "hidden"  # the network moved more than could be seen
+    UNRESOLVED = "unresolved"  # it moved there; of here that is neither known nor ruled out
     STILL = "still"  # no change is known
     UNKNOWN = "unknown"  # there is no bottom to compare with
     UNDECIDED = "undecided"
@@ -39,6 +40,7 @@ WORTH = {
     Verdict.NONE: "none of it was coordinates",
     Verdict.REVERSED: "more than all of it was coordinates",
     Verdict.HIDDEN: "the coordinates hid a part of it",
+    Verdict.UNRESOLVED: "the change here was not resolved",
     Verdict.UNDECIDED: "how much of it was coordinates is undecided",
     Verdict.PART: "",
     Verdict.STILL: "",
@@ -58,6 +60,15 @@ class Range:
     def sign(self) -> int:
         """Of all of it; 0 where it is not known."""
         return (self.low > 0) - (self.high < 0)
+
+    @property
+    def reach(self) -> float:
+        """How large it may be in size."""
+        return max(-self.low, self.high)
+
+    def apart(self, other: Range) -> bool:
+        """Whether the two differ whatever they are."""
+        return self.high < other.low or other.high < self.low
 
 
 @dataclass(frozen=True)
@@ -95,9 +106,14 @@ class Change:
         worth = WORTH[self.verdict]
         if self.verdict is Verdict.PART and self.coordinates is not None:
             worth = f"about {share(self.coordinates.value)} of it was coordinates"
-        if self.verdict is Verdict.HIDDEN and not self.here.sign:
+        if self.verdict is Verdict.HIDDEN and self._still:
             worth = "the coordinates hid it"
         return ";" + ":".join(part for part in (there, worth and f" {worth}") if part)
+
+    @property
+    def _still(self) -> bool:
+        """Whether all that may have changed here is next to nothing of the change at the bottom."""
+        return self.bottom is not None and self.here.reach < NEARLY * abs(self.bottom.value)
 
     @property
     def _there(self) -> str:
@@ -169,7 +185,9 @@ def _verdict(here: Range, bottom: Range | None, part: Range | None, known: bool)
     if bottom is None:
         return Verdict.UNDECIDED if known else Verdict.UNKNOWN
     if part is None:
-        return Verdict.HIDDEN if bottom.sign else Verdict.STILL
+        if not bottom.sign:
+            return Verdict.STILL
+        return Verdict.HIDDEN if here.apart(bottom) else Verdict.UNRESOLVED
     low, high = part.low, part.high
     if low > 1 - NEARLY and high < 1 + NEARLY:
         return Verdict.ALL

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from spiritlevel.base.estimate import Estimate, Status, format_error, format_value
-from spiritlevel.base.spoken import short_power
+from spiritlevel.base.spoken import at_least, at_most, short_power
 from spiritlevel.results.grid import Cell, Column, Grid, cells, filled
 
 if TYPE_CHECKING:
@@ -147,14 +147,14 @@ def shown(estimate: Estimate, noisy: bool) -> str:
         return str(e.value)
     value = short_power(format_value(e.value, max(e.error, 0.01 * abs(e.value))))
     if e.status is Status.LOWER_BOUND:
-        return f"≥ {value}"
+        return f"≥ {at_least(e.value)}"
     return f"{value} ± {format_error(e.error)}" if noisy and e.error else value
 
 
 def least(estimate: Estimate) -> str:
     """The least value; where nothing is known from below, at most that."""
     if estimate.error >= abs(estimate.value) > 0:
-        return f"≤ {short_power(format_value(estimate.value, 0.01 * abs(estimate.value)))}"
+        return f"≤ {at_most(estimate.value)}"
     return shown(estimate, estimate.error > NOISY * abs(estimate.value))
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from spiritlevel.base.errors import in_one_line
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.progress import bar
 
 T = TypeVar("T")
-FAILURES = (
-    Exception,
-)  # one bad row is not the table, also where it is a measure of the user's own
+# one bad row is not the table, also where it is a measure of the user's own
+FAILURES = (Exception,)
 
 
 @dataclass
@@ -30,10 +29,19 @@ class Done(Generic[T]):
         self.first = self.first or error
 
     def require(self) -> Done[T]:
-        """Itself, or the first refusal where all that was asked for was refused."""
-        if not self.found and self.first is not None:
+        """Itself; where all that was asked for was refused the one refusal, or all of them.
+
+        Of several each may be the one that can be mended.
+        """
+        if self.found or self.first is None:
+            return self
+        names: dict[str, list[str]] = {}
+        for name, why in self.refused.items():
+            names.setdefault(why, []).append(name)
+        if len(names) == 1:
             raise self.first
-        return self
+        each = (f"{', '.join(who)}: {why}" for why, who in names.items())
+        raise SpiritlevelError("; ".join(each)) from self.first
 
 
 def one_by_one(

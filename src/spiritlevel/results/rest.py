@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spiritlevel.base.spoken import digits
 
 STILL = 0.01  # of the loss: what a step gains at most where a point is at rest
+MANY = 10  # times the loss: what a step may promise before its digits mean nothing
 SLIGHT, CLEAR = 1e-3, 0.05  # of the largest curvature: negative curvature that is none, and is some
 
 
@@ -27,7 +28,8 @@ class Rest:
     """What a Newton step over a Krylov space of the gradient gains, and the curvature seen.
 
     `reached` is the least loss after a step -(|H| + d)^-1 g, for several d; `model` is the gain
-    g' (|H| + d)^-1 g / 2 that a quadratic promises, for the least d. `lowest` and `highest` are
+    g' (|H| + d)^-1 g / 2 that a quadratic promises, for the least d: infinity without curvature,
+    where no step is tried. `lowest` and `highest` are
     Rayleigh quotients: the spectrum reaches at least as far.
     """
 
@@ -72,7 +74,9 @@ class Rest:
     @property
     def text(self) -> str:
         step = f"a Newton step lowers the loss by {_percent(self.gain)}"
-        if self.gain > STILL:
+        if math.isinf(self.model):
+            step = "there is a slope and no curvature, so that no Newton step is known"
+        elif self.gain > STILL:
             step += f", from {digits(self.loss)} to {digits(self.reached)}"
         elif self.promised > STILL:
             step += f" ({_percent(self.promised)} by its quadratic model)"
@@ -94,5 +98,7 @@ class Rest:
 
 
 def _percent(part: float) -> str:
-    """Two digits; what is less than a hundredth of a percent is none."""
+    """Two digits; what is less than a hundredth of a percent is none, more than MANY is many."""
+    if part > MANY:
+        return f"more than {MANY} times its size"
     return f"{part:.0%}" if part >= 0.1 or part < 1e-4 else f"{100 * part:.2g}%"

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.spoken import at_least
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.grid import Column, Grid, cells
 from spiritlevel.results.provenance import Provenance, remarks
@@ -197,8 +198,9 @@ class Sharpening(Result, kind="sharpening", schema=2):
         return f"A sharper twin of {self.network}"
 
     def grid(self) -> Grid:
+        reached = f"at least {at_least(self.reached)}"
         rows = (
-            cells("largest Hessian eigenvalue", f"{self.before} -> at least {self.reached:.4g}"),
+            cells("largest Hessian eigenvalue", f"{self.before} -> {reached}"),
             cells("by scaling", self.generator),
             cells("predictions", str(self.certificate)),
         )

@@ -37,7 +37,8 @@ class Infimum:
     """The least value over the orbit: proved, with a lower bound, or the least one found.
 
     `matrix` is the one that it is a number of, `point` where the audit found it, and `refuted` the
-    point at which a value lies below the bound, which is an error of ours.
+    point at which a value lies below the bound, which is an error of ours. `unsearched` says why it
+    is the value here: no point was looked for where it is less.
     """
 
     value: float
@@ -46,6 +47,7 @@ class Infimum:
     matrix: Kind | None = None
     point: str | None = None
     refuted: str | None = None
+    unsearched: str = ""
 
 
 def spread(values: Iterable[Estimate]) -> float:

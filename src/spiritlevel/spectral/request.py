@@ -94,8 +94,9 @@ class Request:
         if self.which == "magnitude":
             last = order[-1]
             height = abs(float(values[last]))
-            signs = values.sign()
-            return [[End(s, [i for i in order if signs[i] == s], last, height) for s in (1, -1)]]
+            upper = [i for i in order if values[i] >= 0]  # 0 too, which has no sign
+            lower = [i for i in order if values[i] < 0]
+            return [[End(1, upper, last, height), End(-1, lower, last, height)]]
         k = min(self.k, len(values))
         top = [End(1, order[:k], order[k - 1], float(values[order[k - 1]]))]
         low = [End(-1, order[-k:], order[-k], -float(values[order[-k]]))]

@@ -13,6 +13,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, only_operators
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.spoken import at_least
 from spiritlevel.base.tensor_doors import tensor
 from spiritlevel.base.tensors import flatten
 from spiritlevel.curvature import hessian
@@ -55,8 +56,8 @@ class Sharpened:
         if not self.element.any():
             return f"largest Hessian eigenvalue {self.before}: sharp enough as it is"
         return (
-            f"largest Hessian eigenvalue {self.before} -> at least {self.reached:.4g}, by scaling "
-            f"{self.generator}\n{self.certificate}"
+            f"largest Hessian eigenvalue {self.before} -> at least {at_least(self.reached)}, by "
+            f"scaling {self.generator}\n{self.certificate}"
         )
 
 
@@ -94,7 +95,7 @@ class ZeroInBall:
     element: Tensor
 
     def __str__(self) -> str:
-        return f"eps-sharpness at least {self.lower_bound:.4g}\n{self.certificate}"
+        return f"eps-sharpness at least {at_least(self.lower_bound)}\n{self.certificate}"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from spiritlevel.objective.loss.base import IGNORED, Likelihood, Loss, Total
 from spiritlevel.objective.loss.heads import Heads
 from spiritlevel.objective.loss.own import of_function, of_model
 from spiritlevel.objective.loss.pair import of_pair
+from spiritlevel.objective.loss.reading import read
 from spiritlevel.objective.loss.seen import Seen, look
 
 __all__ = ["Heads", "Likelihood", "Loss", "Total", "adapt", "moved"]
@@ -48,7 +49,8 @@ def adapt(
                 "loss=torch.nn.functional.cross_entropy"
             )
         _check_weights(batch)
-        return of_pair(loss, _seen(loss, model, batches, heads))
+        seen = _seen(loss, model, batches, heads)
+        return of_pair(loss, read(loss, seen, model, batches))
     raise SpiritlevelError(
         f"a batch of the kind {_kind(batch)} is not understood; give (x, y), (x, y, weight), "
         "a mapping that the model takes by name, or a function loss(model, batch) -> (sum, count)"

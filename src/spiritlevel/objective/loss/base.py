@@ -50,6 +50,7 @@ class Loss:
     class_axis: int = 1
     altered: str = ""
     class_weighted: bool = False
+    sums: bool = False  # what it returns is a sum: divided by the count
     joins_examples: bool = False  # a function of the whole batch: never cut unless asked
     rebuild: Callable[[torch.dtype, torch.device], Loss] | None = None
 

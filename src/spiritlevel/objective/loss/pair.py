@@ -24,7 +24,7 @@ from spiritlevel.objective.loss.base import (
     scalar,
 )
 from spiritlevel.objective.loss.heads import predictions
-from spiritlevel.objective.loss.seen import LogSoftmaxWatch, Seen
+from spiritlevel.objective.loss.seen import LogSoftmaxWatch, Reading, Seen
 from spiritlevel.objective.loss.stable import binary_cross_entropy, label_cross_entropy
 
 Units = Callable[[Any, Any], Tensor]  # (outputs, y) -> the loss of every unit
@@ -61,6 +61,7 @@ def _plain(loss: Callable[..., Any], seen: Seen) -> Loss:
         likelihood=likelihood if known else None,
         altered=kinds.altered(loss),
         class_weighted=kinds.class_weighted(loss),
+        sums=seen.reading is Reading.SUM,
         rebuild=lambda dtype, device: of_pair(kinds.placed(loss, dtype, device), seen),
     )
 
@@ -82,7 +83,7 @@ class _Pair:
         kinds.refuse_broadcast(loss, given, batch[1])
         if len(batch) == 3:
             return _weighted(loss, units, given, batch[1], batch[2])
-        return _summed(loss, units, given, batch[1], examples(batch), self.seen.ignores)
+        return _summed(loss, units, given, batch[1], examples(batch), self.seen)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         if self.seen.log_softmax_axis is None:
@@ -215,7 +216,7 @@ def _binary_units(loss: Any) -> Units:
     return units
 
 
-def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores: bool) -> Total:
+def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, seen: Seen) -> Total:
     """The sum over the units of a batch, and by how many PyTorch's own mean would divide."""
     reduction = kinds.option(loss, "reduction")
     if units and reduction != "none":
@@ -227,16 +228,19 @@ def _summed(loss: Any, units: Units | None, given: Any, y: Any, n: int, ignores:
             return units(given, y).sum() / averaged, n
     count: Tensor | float = n
     labels = kinds.are_labels(y) and not kinds.is_from_torch(loss)
-    if labels and ignores:
+    if labels and seen.ignores:
         counts = y != IGNORED
         count = counts.sum()
         y = torch.where(counts.any(), y, 0)  # a mean over ignored labels alone would be 0 / 0
     value = scalar(loss(given, y), "the value of loss(outputs, y)")
-    if labels:
-        count = count if ignores else y.numel()
+    if seen.reading is Reading.EXAMPLES:
+        count = n
+    elif labels:
+        count = count if seen.ignores else y.numel()
     elif kinds.likelihood(loss) == "softmax" and given.ndim > 1:  # probabilities as targets
         count = given.numel() // given.shape[1]
-    return (value, count) if reduction == "sum" else (value * count, count)
+    is_sum = reduction == "sum" or seen.reading is Reading.SUM
+    return (value, count) if is_sum else (value * count, count)
 
 
 def _weighted(loss: Any, each: Units | None, given: Any, y: Any, weight: Tensor) -> Total:

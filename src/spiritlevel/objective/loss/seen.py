@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +20,28 @@ from spiritlevel.objective.loss.heads import Heads, Packing, chosen, named_tenso
 LOG_SOFTMAX = (F.log_softmax, torch.log_softmax, Tensor.log_softmax)
 
 
+class Reading(enum.Enum):
+    """What the value of a function of one's own is, in the order in which it is tried."""
+
+    LABELS = "a mean over the labels that count, without labels over examples"
+    EXAMPLES = "a mean over examples, however many labels each has"
+    SUM = "a sum"
+
+
 @dataclass(frozen=True)
 class Seen:
     """The structure of a model's outputs.
 
     `packing` lays them side by side, None where that cannot be; `log_softmax_axis` is the axis of a
     final log_softmax that makes all of them, None if there is none. `ignores` says whether labels
-    of -100 are left out by the loss.
+    of -100 are left out by the loss, `reading` what its value is.
     """
 
     heads: Heads | None = None
     packing: Packing | None = None
     log_softmax_axis: int | None = None
     ignores: bool = True
+    reading: Reading = Reading.LABELS
 
     def chosen(self, returned: Any) -> Any:
         return chosen(returned, self.heads)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def _silence() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # whole graphs
             warnings.simplefilter("ignore")
             yield
     finally:
