@@ -86,7 +86,7 @@ def test_a_users_model_data_loss_and_weights(mine: Path) -> None:
             ["--model", "mine:net", "--data", "mine:data", "--loss", "hinge"],
             "--loss is 'hinge'; give package.module:function or one of cross_entropy",
         ),
-        (["--only", "flatness"], "unknown measure 'flatness'; there are: loss"),
+        (["--only", "flatness"], "unknown measure 'flatness': did you mean"),
         (
             ["--model", "mine:net", "--data", "mine:data", "--weights", "none.pt"],
             "no file none.pt",

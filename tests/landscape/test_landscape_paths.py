@@ -106,7 +106,9 @@ def test_other_networks_come_in_many_forms(tmp_path: Path) -> None:
     wide = sl.Objective(nn.Linear(6, 3).double(), (randn(4, 6), labels(4)), F.cross_entropy)
     with pytest.raises(sl.SpiritlevelError, match="give a network of the same architecture"):
         sl.landscape.interpolate(a, wide)
-    with pytest.raises(sl.SpiritlevelError, match="b"):
+    with pytest.raises(sl.SpiritlevelError, match="b is a Linear; give an Objective, a state_dict"):
+        sl.landscape.interpolate(a, nn.Linear(6, 3))  # type: ignore[arg-type]
+    with pytest.raises(sl.SpiritlevelError, match=r"b has the shape \(3,\); give a tensor"):
         sl.landscape.interpolate(a, torch.ones(3))
 
 

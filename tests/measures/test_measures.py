@@ -90,8 +90,10 @@ def test_only_what_is_asked_is_computed(objective: sl.Objective) -> None:
     assert [row.name for row in cheap] == ["loss", "gradient_norm"]
     assert cheap.provenance["products"] == 0
     assert "product" not in cheap.provenance
-    with pytest.raises(sl.SpiritlevelError, match="unknown measure 'sharpness'; there are: loss"):
+    with pytest.raises(sl.SpiritlevelError, match="unknown measure 'sharpness': did you mean"):
         sl.measure(objective, ["sharpness"])
+    with pytest.raises(sl.SpiritlevelError, match="'hessian_trac': did you mean hessian_trace or"):
+        sl.measure(objective, ["hessian_trac"])
 
 
 def test_an_interruption_keeps_the_rows_that_are_done(
@@ -128,9 +130,10 @@ def test_an_interruption_inside_a_row_ends_the_table(
 
 
 def test_what_did_not_converge_stands_out(objective: sl.Objective) -> None:
-    table = sl.measure(objective, ["hessian_trace"], rtol=1e-9, budget=30)
+    table = sl.measure(objective, ["hessian_trace", "hessian_frobenius"], rtol=1e-9, budget=30)
     assert table["hessian_trace"].status is Status.BUDGET
-    assert "budget spent: raise budget or rtol" in str(table)
+    assert str(table).count("budget spent") == 1
+    assert "budget spent: raise budget or rtol (trace, Frobenius norm)" in str(table)
 
 
 @pytest.mark.parametrize(

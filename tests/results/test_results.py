@@ -247,6 +247,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     with pytest.raises(sl.SpiritlevelError, match="cannot be read"):
         sl.load(tmp_path / "bytes.json")
+    with pytest.raises(sl.SpiritlevelError, match=r"path=a str cannot be read: .*; give the name"):
+        sl.load('{"kind": "table"}' + 4000 * " ")  # a text is no name, and is not said again
 
 
 @pytest.mark.parametrize("kind", SAMPLES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 from spiritlevel.base.errors import SpiritlevelError
 
+MEANT = 3  # names that are suggested
+
 
 def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Refuse what is none of the choices."""
@@ -18,6 +21,12 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
     if not any(type(value) is type(c) and value == c for c in known):
         there = ", ".join(repr(c) for c in known) or "none"
         raise SpiritlevelError(f"{name}={shown(value)} is not known; choose one of {there}")
+
+
+def meant(name: str, choices: Iterable[str]) -> str:
+    """The names that one that is not known may be a slip of; nothing where none is near."""
+    near = difflib.get_close_matches(name, list(choices), MEANT)
+    return f": did you mean {' or '.join(near)}" if near else ""
 
 
 def number(

@@ -14,6 +14,11 @@ def first_line(error: BaseException, most: int | None = None) -> str:
     return (_said(error) or type(error).__name__).splitlines()[0][:most]
 
 
+def clause(error: BaseException) -> str:
+    """The first sentence of an error from below, as why something does not run."""
+    return f"it does not run here ({first_line(error, 160).split('. ')[0].rstrip('.')})"
+
+
 def in_one_line(error: BaseException, most: int | None = None) -> str:
     """The kind of an error that is not ours, and what it says."""
     if isinstance(error, SpiritlevelError):

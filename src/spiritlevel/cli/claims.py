@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Page(Files):
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Write the page with the figures here.")
+        Path, typer.Option("--out", "-o", help="The page with the figures, written unasked.")
     ] = Path("claims.html")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, jvp
 
 from spiritlevel.base.doors import one_of
-from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.errors import SpiritlevelError, clause
 from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.tensors import flatten, gaussian, generator
 from spiritlevel.objective import Objective
@@ -215,7 +215,7 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
-                refused[name] = first_line(error, 160)
+                refused[name] = clause(error)
                 continue
             check, known = trial.check(found)
             rung = Rung(name, way, check, trial.small.dtype, rounding, dict(refused))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from spiritlevel.base.doors import one_of
-from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.errors import SpiritlevelError, clause
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import kept_rng, set_apart
 from spiritlevel.base.tensor_doors import seeded
@@ -283,7 +283,7 @@ def _pick_push(objective: Objective) -> tuple[Callable[..., Tensor], str, float]
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError) as error:
-                refused += f"; not {name}: {first_line(error, 160)}"
+                refused += f"; not {name}: {clause(error)}"
                 continue
             scale = max(float(truth.norm()), float(found.norm()))
             return push, name + refused, float((found - truth).norm()) / scale if scale else 0.0

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spiritlevel.base import tensor_doors
+from spiritlevel.base import doors, tensor_doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.objective import Objective
 from spiritlevel.objective.checkpoints import load_weights
@@ -46,6 +46,8 @@ def end_of(objective: Objective, other: Other, name: str) -> Objective:
         if not Path(other).is_file():
             raise SpiritlevelError(f"{name}={str(other)!r}: there is no such file of weights")
         return _loaded(objective, Path(other))
+    kinds = "an Objective, a state_dict, the name of a file with weights, or a vector"
+    doors.a(name, other, Tensor, kinds)
     tensor_doors.tensor(name, other, objective.size)
     return objective.at(other)
 

@@ -70,7 +70,11 @@ def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
     for name in doors.names("measures", names):
         some = [name] if name in MEASURES else fnmatch.filter(MEASURES, name)
         if not some:
-            raise SpiritlevelError(f"unknown measure {name!r}; there are: {', '.join(MEASURES)}")
+            guess = doors.meant(name, MEASURES)
+            raise SpiritlevelError(
+                f"unknown measure {name!r}{guess}; give one of sl.MEASURES (in a shell: measure "
+                "--list)"
+            )
         if single and name in MEASURES and MEASURES[name].parts:
             raise SpiritlevelError(f"{name} is several numbers; choose others")
         found |= dict.fromkeys(one for one in some if not (single and MEASURES[one].parts))

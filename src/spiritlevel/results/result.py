@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from spiritlevel.base.doors import a, file
+from spiritlevel.base.doors import a, file, shown
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.results.data import plain, read
 from spiritlevel.results.grid import Grid, for_notebook, for_terminal
@@ -118,7 +118,11 @@ def load(path: str | os.PathLike[str]) -> Result:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise SpiritlevelError(f"path={str(path)!r} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise SpiritlevelError(
+            f"path={shown(str(path))} cannot be read: {why}; give the name of a file that to_json "
+            "wrote"
+        ) from None
     try:
         return result_from(json.loads(text))
     except (ValueError, RecursionError) as error:

@@ -104,17 +104,24 @@ class Table(Result, kind="table", schema=2):
             if grouped:
                 rows.append((Cell(family, "bold"),))
             for row in members:
-                e = row.estimate
                 title, *rest = row.cells()
                 rows.append(cells("  " * grouped + title, *rest))
-                if not e.converged:
-                    rows.append((Cell(f"  {e.status.value}: {e.remedy}", "yellow"),))
+        open_ = cells(*self.unfinished(), style="yellow")
         verdict = cells(self.verdict, "", style="bold") if self.verdict else ()
         legend = (
             cells(f"keeps: {LEGEND}", style="dim") if any(row.marks for row in self.rows) else ()
         )
-        below = (*verdict, *legend, *cells(*self.lines(), style="dim"))
+        below = (*open_, *verdict, *legend, *cells(*self.lines(), style="dim"))
         return Grid(COLUMNS, tuple(rows), (), below)
+
+    def unfinished(self) -> list[str]:
+        """What did not get as far as was asked, and what to do: once for all rows alike."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            e = row.estimate
+            if not e.converged:
+                found.setdefault(f"{e.status.value}: {e.remedy}", []).append(row.title)
+        return [f"{what} ({', '.join(titles)})" for what, titles in found.items()]
 
     def families(self) -> dict[str, list[Row]]:
         """The rows by family, in the order in which families come."""
