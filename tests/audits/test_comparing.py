@@ -281,7 +281,7 @@ def test_bad_arguments() -> None:
         sl.compare({"a": net(16)})
     with pytest.raises(sl.SpiritlevelError, match="give an Objective, not a Sequential"):
         sl.compare({"a": net(16), "b": nn.Sequential()})  # type: ignore[dict-item]
-    with pytest.raises(sl.SpiritlevelError, match=r"unknown measure 'x'; sl\.MEASURES has all"):
+    with pytest.raises(sl.SpiritlevelError, match=r"unknown measure 'x'; give one of sl\.MEASURES"):
         sl.compare({"a": net(16), "b": net(300)}, ["x"])
     with pytest.raises(sl.SpiritlevelError, match="no comparison 'x'; there are: loss"):
         by_batch()["x"]

@@ -94,7 +94,7 @@ def test_the_default_comparison() -> None:
         (["audit", *MINE, "--json", "."], "--json is ., a folder; name a file in it"),
         (["audit", *MINE, "--strength", "-1"], "strength=-1.0: give a positive number"),
         (["audit", *MINE, "--only", "layer_traces"], "is several numbers; choose others"),
-        (["audit", *MINE, "--only", "sharp"], "unknown measure 'sharp'; sl.MEASURES has all"),
+        (["audit", *MINE, "--only", "sharp"], "unknown measure 'sharp'; give one of sl.MEASURES"),
         (["compare", "a.pt"], "a.pt needs --model, the factory of its module"),
         (["compare", "a.pt", *MINE], "compare needs at least two checkpoints"),
         (["compare", "a.pt", "a.pt", *MINE], "compare got the same checkpoint twice"),

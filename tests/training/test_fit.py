@@ -78,6 +78,25 @@ def test_the_same_as_a_plain_loop(make: Callable[[Any], Optimizer]) -> None:
     assert history.provenance["stopped"] == "after 2 epochs"
 
 
+def test_the_step_of_a_sum_is_that_of_the_sum() -> None:
+    """An Objective divides such a loss by the number of examples; a step takes it as it is."""
+    x, y = data()
+    mine, plain = net(), net()
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y, reduction="none").sum()
+
+    optimizer = sgd(plain)
+    for chosen in order(1):
+        optimizer.zero_grad()
+        loss(plain(x[chosen]), y[chosen]).backward()
+        optimizer.step()
+    fit(mine, (x, y), loss, sgd(mine), 1, batch_size=8)
+    for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
+    assert sl.Objective(mine, (x, y), loss).loss.sums
+
+
 def test_every_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
     first, second = torch.cat(order(1)), torch.cat(order(2))
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(22))

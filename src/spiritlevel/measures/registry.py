@@ -72,7 +72,7 @@ def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
         if not some:
             guess = doors.meant(name, MEASURES)
             raise SpiritlevelError(
-                f"unknown measure {name!r}{guess}; sl.MEASURES has all names (in a shell measure "
+                f"unknown measure {name!r}{guess}; give one of sl.MEASURES (in a shell: measure "
                 "--list)"
             )
         if single and name in MEASURES and MEASURES[name].parts:

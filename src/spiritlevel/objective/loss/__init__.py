@@ -28,8 +28,13 @@ def adapt(
     model: nn.Module,
     batches: list[Batch],
     heads: Heads | None = None,
+    *,
+    reads: bool = True,
 ) -> Loss:
-    """Understand the loss from its signature, from the batches and from what the model returns."""
+    """Understand the loss from its signature, from the batches and from what the model returns.
+
+    `reads` off takes the value of a batch as its mean, as whoever steps along its gradient does.
+    """
     if loss is not None and not callable(loss):
         raise SpiritlevelError(f"loss is a {type(loss).__name__}; give a function")
     if loss is not None and _takes_model(loss):
@@ -50,7 +55,7 @@ def adapt(
             )
         _check_weights(batch)
         seen = _seen(loss, model, batches, heads)
-        return of_pair(loss, read(loss, seen, model, batches))
+        return of_pair(loss, read(loss, seen, model, batches) if reads else seen)
     raise SpiritlevelError(
         f"a batch of the kind {_kind(batch)} is not understood; give (x, y), (x, y, weight), "
         "a mapping that the model takes by name, or a function loss(model, batch) -> (sum, count)"
