@@ -54,7 +54,8 @@ def compare(
     """Which network is sharper by each measure, and does the answer mean anything?
 
     "sharper, and it survives": the least values over the two orbits, of the measure's own matrix,
-    are in the same order, apart by more than their errors, or the measure is invariant. "sharper
+    are in the same order, apart by more than their errors, or the measure is invariant, as all are
+    where no network has a rescaling. "sharper
     only in these coordinates": they are equal, or in the other order. "undecided": neither, or
     nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
     of `measure`; `init` are the weights before training of each network, by its name.
@@ -118,6 +119,13 @@ class _Work:
             self.notes.append(f"no least {MEASURES[name].title} of {network}: {error}")
             return None
 
+    def alone(self, *networks: str) -> bool:
+        """Whether none of them has a rescaling: then any measure stays, for there is no way."""
+        try:
+            return all(self.networks[n].alone for n in networks)
+        except SpiritlevelError:  # symmetries that cannot be found
+            return False
+
     def alike(self, *networks: str) -> float:
         return max(ALIKE[self.networks[n].instruments.objective.dtype] for n in networks)
 
@@ -130,7 +138,8 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
         decided = high.value > SEARCHED * low.value
     measure = MEASURES[name]
     decided = decided and not measure.bound
-    invariant, bottom = measure.promises("unit"), measure.bottom
+    invariant = measure.promises("unit") or (decided and work.alone(one, two))
+    bottom = measure.bottom
     least: Ends | None = None
     turned = None
     if decided and not invariant:
