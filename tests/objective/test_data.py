@@ -244,10 +244,12 @@ def test_refusals_name_the_fix(name: str) -> None:
         sl.Objective(MODEL, data, F.cross_entropy)
 
 
-def test_an_error_of_the_model_stays_its_own() -> None:
+def test_an_error_of_the_model_is_named() -> None:
     """Only what is odd about the data is blamed on the data."""
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    said = "cannot be run on the data: look at .*RuntimeError: .*shapes cannot be multiplied"
+    with pytest.raises(sl.SpiritlevelError, match=said) as caught:
         sl.Objective(MODEL, (randn(11, 5), Y), F.cross_entropy)
+    assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(sl.SpiritlevelError, match="the model got uint8 inputs") as caught:
         sl.Objective(MODEL, (X.abs().byte(), Y), partial(F.cross_entropy))
     assert isinstance(caught.value.__cause__, RuntimeError)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from spiritlevel.base.errors import SpiritlevelError, first_line
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.scope import kept_rng
 from spiritlevel.base.tensors import leaves, map_leaves, map_tensors, same_tree
 
@@ -64,11 +64,14 @@ def explained(batches: list[Batch]) -> Iterator[None]:
     """Name what is odd about a batch when the model or the loss cannot take it."""
     try:
         yield
-    except (RuntimeError, TypeError, ValueError) as error:
-        odd = "" if isinstance(error, SpiritlevelError) else _oddity(batches[0])
-        if not odd:
-            raise
-        raise SpiritlevelError(f"{odd} (torch says: {first_line(error)})") from error
+    except (SpiritlevelError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # models and losses fail in any way
+        odd = _oddity(batches[0]) or (
+            "the model or the loss cannot be run on the data: look at the shapes and types of "
+            "inputs and targets"
+        )
+        raise SpiritlevelError(f"{odd} (torch says: {in_one_line(error)})") from error
 
 
 def examples(batch: Batch) -> int:

@@ -127,7 +127,8 @@ def refuse_changed(objective: Objective, twin: Objective, admits_eps: bool) -> O
     """
     if admits_eps:
         return twin
-    batch, tolerance = sample(objective.batches), ALIKE[objective.dtype]
+    batch = sample(objective.batches, divisible=objective.divisible)
+    tolerance = ALIKE[objective.dtype]
     with without_tf32():
         found = [o.together(o.params, batch) for o in (objective, twin)]
     (before, total), (after, moved_total) = found

@@ -18,7 +18,7 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.objective.batches import Batch, divisible, examples
+from spiritlevel.objective.batches import Batch, examples
 from spiritlevel.objective.premises import taken
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
@@ -234,7 +234,7 @@ def random_batch(objective: Objective, seed: int = 0) -> Batch:
     """A batch like the data, with other inputs: normal numbers, tokens of the same range."""
     draws = generator(seed)
     batch = objective.few(RANDOM_EXAMPLES)
-    if divisible(batch):
+    if objective.divisible(batch):
         batch = taken(batch, torch.arange(RANDOM_EXAMPLES) % examples(batch))
 
     def redraw(tensor: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ def understood(module: nn.Module, loss: Any, first: Batch, *, training: bool) ->
     parameter = next(p for p in module.parameters() if p.requires_grad)
     with kept_rng(), torch.inference_mode(False), frozen.explained([first]):
         own = private_copy(module).train(training)
-        return moved(adapt(loss, own, [first]), parameter.dtype, parameter.device)
+        return moved(adapt(loss, own, [first], first), parameter.dtype, parameter.device)
 
 
 def finite(tensors: Iterable[Tensor]) -> bool:
