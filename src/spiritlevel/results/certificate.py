@@ -21,7 +21,8 @@ class Certificate:
     where parameters or the inside of the model know no better; smaller differences could hide.
     "refuted": none of these. `relative` is the largest difference over the largest prediction
     (masked ones left out), `loss` the change of the mean loss over the loss, `stored` what rounding
-    the twin to float32 adds.
+    the twin to float32 adds. `inputs` are those beside the data: shuffled columns of it, where the
+    model does not run on random ones.
     """
 
     verdict: Verdict
@@ -33,6 +34,7 @@ class Certificate:
     loss: float = 0.0
     stored: float = 0.0
     reason: str = ""
+    inputs: str = "random inputs"
 
     @property
     def holds(self) -> bool:
@@ -46,10 +48,10 @@ class Certificate:
 
     def __str__(self) -> str:
         if self.verdict == "exact" and self.absolute == self.loss == self.stored == 0:
-            return f"exact: identical bit for bit on {self.examples} examples and on random inputs"
+            return f"exact: identical bit for bit on {self.examples} examples and on {self.inputs}"
         text = (
             f"{self.verdict}: predictions differ by at most {self.relative:.1e} of the largest "
             f"({self.absolute:.1e} absolute), on {self.examples} examples ({self.on_data:.1e}) and "
-            f"on random inputs ({self.on_random_inputs:.1e}); the loss by {self.loss:.1e}"
+            f"on {self.inputs} ({self.on_random_inputs:.1e}); the loss by {self.loss:.1e}"
         )
         return f"{text}; {self.reason}" if self.reason else text
