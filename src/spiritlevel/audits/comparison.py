@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from spiritlevel.audits.verdicts import differ
+from spiritlevel.audits.verdicts import Rounding, cheap, differ, rounding_of, unrounded
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
@@ -54,11 +55,10 @@ def compare(
     """Which network is sharper by each measure, and does the answer mean anything?
 
     "sharper, and it survives": the least values over the two orbits, of the measure's own matrix,
-    are in the same order, apart by more than their errors, or the measure is invariant, as all are
-    where no network has a rescaling. "sharper
-    only in these coordinates": they are equal, or in the other order. "undecided": neither, or
-    nothing is known of what is left. Architectures may differ. `tol`, `rtol` and `budget` are those
-    of `measure`; `init` are the weights before training of each network, by its name.
+    are in the same order, apart by more than their errors, or no rescaling changes the measure.
+    "sharper only in these coordinates": they are equal, or in the other order. "undecided":
+    neither, or nothing is known of what is left. Architectures may differ. `tol`, `rtol` and
+    `budget` are those of `measure`; `init` are the weights before training, by network.
     """
     a("objectives", objectives, Mapping, 'Objectives by name, {"a": a, "b": b}')
     only_objectives(*objectives.values())
@@ -108,6 +108,15 @@ class _Work:
         found = {n: MEASURES[name].function(b.instruments) for n, b in self.networks.items()}
         return {n: e for n, e in found.items() if isinstance(e, Estimate)}
 
+    def rounding(self, name: str) -> Rounding:
+        """What rounding does to a measure of a network, made once for all its pairs."""
+
+        def of(network: str) -> float:
+            tools = self.networks[network].instruments
+            return tools.once("rounding", partial(rounding_of, MEASURES[name], tools), name)
+
+        return of if cheap(MEASURES[name]) else unrounded
+
     def least(self, name: str, network: str, here: Estimate) -> Interval | None:
         """Where the least value over one network's orbit lies."""
         bottom = MEASURES[name].bottom
@@ -133,7 +142,7 @@ class _Work:
 def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: str) -> Pair:
     sharper, other = (one, two) if values[one].value >= values[two].value else (two, one)
     high, low = values[sharper], values[other]
-    decided = differ((high, low), work.alike(one, two))
+    decided = differ({sharper: high, other: low}, work.alike(one, two), work.rounding(name))
     if Status.LOWER_BOUND in (high.status, low.status):  # two searches, not two maxima
         decided = high.value > SEARCHED * low.value
     measure = MEASURES[name]

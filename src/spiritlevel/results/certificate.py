@@ -20,9 +20,9 @@ class Certificate:
     makes a difference that vanishes when eps moves along. "rounding": no more than float32 does,
     where parameters or the inside of the model know no better; smaller differences could hide.
     "refuted": none of these. `relative` is the largest difference over the largest prediction
-    (masked ones left out), `loss` the change of the mean loss over the loss, `stored` what rounding
-    the twin to float32 adds. `inputs` are those beside the data: shuffled columns of it, where the
-    model does not run on random ones.
+    (masked ones left out), `loss` the change of the mean loss over the loss (or over what rounding
+    may change, where that is more), `stored` what rounding the twin to float32 adds. `inputs` are
+    those beside the data: shuffled columns of it, where the model does not run on random ones.
     """
 
     verdict: Verdict

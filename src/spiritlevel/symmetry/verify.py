@@ -159,7 +159,7 @@ def _certificate(
         on_data=data.relative,
         on_random_inputs=chance.relative,
         examples=one.examples,
-        loss=abs(value - base) / max(abs(base), 1e-300) if value != base else 0.0,
+        loss=abs(value - base) / max(abs(base), slack) if value != base else 0.0,
         inputs=inputs,
         reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
