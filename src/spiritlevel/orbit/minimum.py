@@ -142,14 +142,12 @@ def minimum(
     number("tol", tol, 0)
     seeded(seed)
     _refuse(objective, group, diagonal)
+    if start is not None:
+        tensor("start", start, None, empty=True)
     a("here", here, (Estimate, type(None)), "an Estimate of the norm at the given point")
-    begin, group = time.perf_counter(), group_of(objective, group)
-    if start is not None:
-        tensor("start", start, group.dim)
-    problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
-    problem = replace(problem, here=here)
-    if start is not None:
-        problem = _from(problem, start)
+    begin, matrix = time.perf_counter(), matrix_of(objective, operator)
+    problem = _problem(objective, group_of(objective, group), diagonal, norm, matrix)
+    problem = _from(replace(problem, here=here), start)
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
     seen = found.point if certify else None
     return replace(found, seen=seen, seconds=time.perf_counter() - begin)
@@ -176,8 +174,11 @@ def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
     )
 
 
-def _from(problem: Problem, start: Tensor) -> Problem:
-    """The same problem, searched from other log-scales."""
+def _from(problem: Problem, start: Tensor | None) -> Problem:
+    """The same problem, searched from other log-scales, if there are any."""
+    if start is None:
+        return problem
+    tensor("start", start, problem.group.dim)
     t = np.where(problem.free > 0, start.detach().double().cpu().numpy(), problem.start.t)
     return replace(problem, begin=t)
 
