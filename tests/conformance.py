@@ -226,7 +226,7 @@ def _apart(a: Estimate, b: Estimate, still: float) -> bool:
     """Whether two values differ by more than their errors; searches by more than searches do."""
     if Status.LOWER_BOUND in (a.status, b.status) and not (a.error or b.error):
         still = max(still, SEARCHED)
-    return differ((a, b), still) and abs(a.value - b.value) > still * abs(a.value)
+    return differ({"a": a, "b": b}, still) and abs(a.value - b.value) > still * abs(a.value)
 
 
 def _keeps_its_promise(

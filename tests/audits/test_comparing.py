@@ -121,6 +121,43 @@ def test_two_lower_bounds_do_not_tell_maxima_apart() -> None:
     assert {pair.answer for pair in found.pairs} <= {Answer.UNDECIDED, Answer.EQUAL}
 
 
+@functools.cache
+def smooth(seed: int, factor: float, activation: type[nn.Module] = nn.GELU) -> sl.Objective:
+    """A net without rescalings, unless it is given an activation that has some."""
+    torch.manual_seed(seed)
+    first, top = nn.Linear(5, 8), nn.Linear(8, 3)
+    model = nn.Sequential(first, activation(), top).double()
+    top.weight.data *= factor
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (60,), generator=generator)
+    return sl.Objective(model, (x, y), F.cross_entropy)
+
+
+def test_without_rescalings_values_decide() -> None:
+    names = ["hessian_spectral", "hessian_trace", "expected_sharpness", "lambda_max", "keskar"]
+    found = sl.compare({"a": smooth(0, 1.0), "b": smooth(1, 4.0)}, names)
+    assert {pair.text for pair in found.pairs} == {"b is sharper, and it survives"}
+    assert found.provenance["notes"] == []
+    for pair in found.pairs:
+        assert pair.least is None
+        assert pair.turned is None
+
+
+def test_the_least_value_of_a_net_without_rescalings_is_its_value() -> None:
+    nets = {"relu": smooth(0, 1.0, nn.ReLU), "gelu": smooth(1, 4.0)}
+    found = sl.compare(nets, ["hessian_spectral", "hessian_trace", "expected_sharpness"])
+    for pair in found.pairs:
+        assert pair.answer is Answer.SURVIVES
+        assert pair.sharper == "gelu"
+        assert pair.least is not None
+        here, least = pair.values[0], pair.least[0]
+        assert least.value == here.value
+        assert least.high - here.value == pytest.approx(3 * here.error + 1e-6 * here.value)
+        assert here.value - least.low == pytest.approx(3 * here.error + 1e-6 * here.value)
+    assert found.provenance["notes"] == []
+
+
 def shifted(scale: float, shift: float) -> sl.Objective:
     """A net whose errors are all one number, which the Gauss-Newton matrix does not see."""
     torch.manual_seed(0)

@@ -42,8 +42,8 @@ RESULTS = set(
 # Run inside every product, with what the library itself hands over.
 INSIDE = set(
     "Objective.total Objective.outputs Objective.returned Objective.together Objective.here "
-    "Objective.gradient_sum Objective.total_of Objective.place Objective.replaced "
-    "Group.result".split()
+    "Objective.gradient_sum Objective.total_of Objective.place Objective.replaced Objective.part "
+    "Objective.divisible Group.result".split()
 ) | {*calling_studies.INSIDE}
 # Wrong only once the model has run: outputs that it does not have, data that it does not take.
 AFTER_RUNNING = {"heads", "data", "loss", "example"}

@@ -245,8 +245,10 @@ def test_refusals_name_the_fix(name: str) -> None:
 
 
 def test_what_is_odd_about_the_data_is_named_instead_of_what_it_led_to() -> None:
-    with pytest.raises(sl.SpiritlevelError, match="model or the loss raised RuntimeError: mat1"):
+    said = "model or the loss raised RuntimeError: mat1"
+    with pytest.raises(sl.SpiritlevelError, match=said) as caught:
         sl.Objective(MODEL, (randn(11, 5), Y), F.cross_entropy)
+    assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(sl.SpiritlevelError, match="the model got uint8 inputs") as caught:
         sl.Objective(MODEL, (X.abs().byte(), Y), partial(F.cross_entropy))
     assert isinstance(caught.value.__cause__, RuntimeError)

@@ -132,6 +132,58 @@ def test_other_examples_together_are_seen_in_as_many_batches() -> None:
         sl.Objective(net, batches, crowded, microbatch=150)
 
 
+class Graph(nn.Module):
+    """It knows the edges between all 24 nodes, and no others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.g = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.edges = nn.Buffer((randn(24, 24) > 1).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.g(F.relu(self.f(self.edges @ x)))
+
+
+def neighbours(out: Tensor, _: Tensor) -> Tensor:
+    """Contrastive: each example is to be like the one beside it; a last one has none."""
+    z = F.normalize(out, dim=1)
+    return F.cross_entropy(z @ z.T - 1e4 * torch.eye(len(z)), torch.arange(len(z)) ^ 1)
+
+
+@pytest.mark.parametrize("kind", ["graph", "pairs"])
+def test_what_does_not_run_on_part_of_a_batch_is_one_whole(kind: str) -> None:
+    x, y = randn(24, 4), labels(24)
+    if kind == "graph":
+        net: nn.Module = Graph().double()
+        batches, loss = [(x, y)], F.cross_entropy
+    else:
+        net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+        batches, loss = [(x[:10], y[:10]), (x[10:20], y[10:20]), (x[20:], y[20:])], neighbours
+    objective = sl.Objective(net, batches, loss)
+    shares = [(len(x), float(loss(net(x), y).detach())) for x, y in batches]
+    wanted = sum(n * one for n, one in shares) / 24
+    assert objective.value() == pytest.approx(wanted, rel=1e-12)
+    assert (objective.whole, objective.separable) == (True, False)
+    assert objective.few(2) is objective.batches[0]
+    assert "run on whole batches only (on a part: " in objective.notes[0]
+    v, h = randn(objective.size), 1e-5
+    ends = (objective.at(objective.vector + s * h * v).gradient() for s in (1, -1))
+    slope = next(ends) - next(ends)
+    torch.testing.assert_close(sl.hessian(objective) @ v, slope / (2 * h), rtol=1e-4, atol=1e-6)
+    found = sl.audit(objective, ["loss", "hessian_spectral"], way=False)
+    assert [row.outcome.name for row in found.rows] == ["INVARIANT", "MOVED"]
+    assert {c.verdict for c in found.certificates.values()} == {"exact"}
+    with pytest.raises(sl.SpiritlevelError, match="microbatch=8 would change the loss"):
+        sl.Objective(net, batches, loss, microbatch=8)
+
+
+def test_what_runs_on_parts_is_none() -> None:
+    objective = sl.Objective(nn.Linear(4, 3).double(), (randn(24, 4), labels(24)), F.cross_entropy)
+    assert not objective.whole
+    assert objective.notes == ()
+    assert len(objective.few(2)[0]) == 2
+
+
 def test_numbers_that_look_like_ignored_labels_count() -> None:
     y = torch.arange(-120, 180)[torch.randperm(300, generator=torch.Generator().manual_seed(0))]
     net = nn.Linear(4, 1).double()

@@ -329,11 +329,37 @@ def test_refusals() -> None:
         sl.orbit.minimum(objective, group, norm="nuclear")  # type: ignore[arg-type]
     with pytest.raises(sl.SpiritlevelError, match="operator='fisher' is not known; choose"):
         sl.orbit.minimum(objective, group, operator="fisher")  # type: ignore[arg-type]
-    smooth = objective_of(lambda: mlp(nn.Tanh), 64, classes=10)
+    smooth = objective_of(
+        lambda: nn.Sequential(
+            nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)
+        ),
+        5,
+    )
     with pytest.raises(
         sl.SpiritlevelError, match=r'not piecewise linear in each.*use operator="ggn"'
     ):
         sl.orbit.minimum(smooth, norm="trace", operator="hessian")
+    with pytest.raises(sl.SpiritlevelError, match=r"start has the shape \(0,\); give .* \(6,\)"):
+        sl.orbit.minimum(smooth, start=torch.zeros(0))
+
+
+@pytest.mark.parametrize("operator", ["ggn", "hessian"])
+@pytest.mark.parametrize("norm", ["spectral", "trace", "frobenius"])
+def test_without_rescalings_the_least_value_is_the_value(norm: str, operator: Any) -> None:
+    objective = objective_of(lambda: mlp(nn.GELU), 64, classes=10)
+    start = torch.zeros(0)  # as other orbits of one point have it
+    found = sl.orbit.minimum(objective, norm=norm, operator=operator, start=start)
+    assert found.log_scales.shape == start.shape
+    dense = (sl.ggn if operator == "ggn" else sl.hessian)(objective).dense()
+    truth = {
+        "spectral": torch.linalg.matrix_norm(dense, 2),
+        "trace": dense.trace(),
+        "frobenius": dense.norm(),
+    }[norm]
+    noise = 3 * (found.stderr or 0.0)
+    assert found.value == pytest.approx(float(truth), rel=1e-2, abs=noise)
+    assert found.before == pytest.approx(found.value, rel=1e-2)
+    assert found.status is Status.CONVERGED
 
 
 @pytest.mark.parametrize("kind", ["ggn", "hessian"])

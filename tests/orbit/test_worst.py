@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import spiritlevel as sl
 import zoo
 from cases import BY_NAME, labels, randn
+from spiritlevel.base.operator import Operator
 from spiritlevel.orbit.classes import classes_of
-from spiritlevel.orbit.probing import Probed, Tally, Ways, reach_of
+from spiritlevel.orbit.probing import Probed, Tally, Ways, noise_of, reach_of
 from spiritlevel.orbit.proofs import Choice, chosen, least_mean
 
 UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
@@ -409,6 +410,34 @@ def test_a_unit_that_is_dead_is_no_obstacle() -> None:
     params["0.bias"][1] = 0
     found = sl.orbit.worst_case(objective.at(params), radius=0.3)
     assert 0 < found.lower <= found.searched
+
+
+@pytest.mark.parametrize("radius", [0.05, 1.0])
+def test_a_part_of_the_hessian_that_is_rounding_alone_is_no_obstacle(radius: float) -> None:
+    """Of a saturated net some blocks are 1e-47 beside 1: their products are what cancels."""
+    torch.manual_seed(0)
+    first, top = (nn.Linear(*sizes, dtype=torch.float64) for sizes in ((5, 6), (6, 3)))
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = (x, torch.zeros(40).long())
+    objective = sl.Objective(nn.Sequential(first, nn.ReLU(), top), data, F.cross_entropy)
+    params = objective.params
+    objective = objective.at({"2.weight": 1e4 * params["2.weight"]})
+    found = sl.orbit.worst_case(objective, radius=radius)
+    assert 0 < found.lower <= found.searched
+    assert found.holds()
+    t = found.group.random(1, 1.0)
+    twin, step = found.group.apply(found.home, t), found.witness(t)
+    assert float(step.norm()) <= radius
+    assert twin.at(twin.vector + step).value() - twin.value() >= found.lower
+
+
+def test_parts_that_are_more_than_rounding_are_still_held_to_symmetry() -> None:
+    skew = torch.randn(20, 20, generator=torch.Generator().manual_seed(0)).double()
+    operator = Operator(20, torch.float64, torch.device("cpu"), lambda v: skew @ v, name="hessian")
+    objective, tally = tiny((3, 4, 1)), Tally()
+    way = Ways(objective, torch.arange(8), tally, noise_of(operator, 0, tally))
+    with pytest.raises(sl.SpiritlevelError, match="this hessian of a class is not symmetric"):
+        way.begin(operator, 0.1, 0)
 
 
 def test_it_says_what_it_is() -> None:

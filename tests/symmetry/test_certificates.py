@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel.symmetry import head_maps
+from spiritlevel.symmetry.drawn import drawn
 
 X, Y = randn(40, 6), labels(40)
 
@@ -194,3 +196,82 @@ def test_a_loss_of_one_precision_is_no_obstacle() -> None:
     assert group.verify(objective, twin).verdict == "exact"
     other = objective.at(objective.vector * 1.001)
     assert group.verify(objective, other).verdict == "refuted"
+
+
+class Tables(nn.Module):
+    """Ids, one for each table, as `ids` reads them from columns of x, and what else there is."""
+
+    def __init__(self, sizes: tuple[int, ...], ids: Callable[[Tensor], Tensor], rest: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tables = nn.ModuleList(nn.Embedding(n, 4) for n in sizes)
+        self.ids = ids
+        self.f, self.g = nn.Linear(4 * len(sizes) + rest, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, ids = len(self.tables), self.ids(x).long()
+        found = [table(ids[:, k]) for k, table in enumerate(self.tables)]
+        return self.g(F.relu(self.f(torch.cat([*found, x[:, n:].double()], 1))))
+
+
+def columns(*sizes: int) -> Tensor:
+    draws = torch.Generator().manual_seed(1)
+    return torch.stack([torch.randint(0, n, (40,), generator=draws) for n in sizes], 1)
+
+
+INPUTS = {  # what the model is, its data, and what else it can be run on
+    "user and item": (Tables((20, 4), lambda x: x, 0), columns(20, 4), "random inputs"),
+    "a category in a table of numbers": (
+        Tables((5,), lambda x: x, 6),
+        torch.cat([columns(5), X], 1),
+        "random inputs",
+    ),
+    "quarters": (
+        Tables((5,), lambda x: 4 * x, 6),
+        torch.cat([columns(5) / 4, X], 1),
+        "shuffled columns of the data",
+    ),
+    "one less the other": (
+        Tables((5,), lambda x: x[:, :1] - x[:, 1:], 1),
+        torch.cat([columns(5) + columns(5), columns(5)], 1),
+        "no other inputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_beside_the_data_are_some_that_the_model_takes(name: str) -> None:
+    net, x, inputs = INPUTS[name]
+    objective = sl.Objective(net.double(), (x, Y), F.cross_entropy)
+    found = drawn(objective, seed=0)
+    assert found.inputs == inputs
+    assert torch.equal(found.batch[0], x) == (inputs == "no other inputs")
+    group = sl.symmetries(objective)
+    proof = group.verify(objective, group.apply(objective, group.random(1, 1.0)))
+    assert proof.verdict == "exact"
+    assert f"40 examples ({proof.on_data:.1e}) and on {inputs} (" in str(proof)
+    other = objective.at(objective.vector + 1e-6 * randn(objective.size, seed=3))
+    assert sl.verify(objective, other).verdict == "refuted"
+    audit = sl.audit(objective, ["loss"], way=False)
+    assert f"on 40 examples and on {inputs}, at" in " ".join(str(audit).split())
+
+
+def test_columns_keep_what_they_hold() -> None:
+    """Whole numbers are drawn among those of their column, others from a normal distribution."""
+    x = torch.cat([columns(2, 20), 7 + 0 * X[:, :1], X], 1)
+    objective = sl.Objective(nn.Linear(9, 3).double(), (x, Y), F.cross_entropy)
+    batch = drawn(objective, seed=0).batch[0]
+    assert batch.shape == (64, 9)
+    for k in range(2):
+        assert set(batch[:, k].tolist()) <= set(x[:, k].tolist())
+        assert len(batch[:, k].unique()) > 1
+    assert len(batch[:, 2:].unique()) == 64 * 7
+    tokens = torch.arange(12).reshape(1, 12)
+    text = sl.Objective(
+        nn.Sequential(nn.Embedding(12, 3), nn.Flatten(), nn.Linear(36, 3)).double(),
+        (tokens, Y[:1]),
+        F.cross_entropy,
+    )
+    shuffled = drawn(text, seed=0).batch[0]
+    assert set(shuffled.flatten().tolist()) < set(range(12))
+    assert not torch.equal(shuffled, tokens)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from spiritlevel.audits.left import left
-from spiritlevel.audits.verdicts import below, judge, least_seen
+from spiritlevel.audits.verdicts import below, judge, least_seen, rounding_of
 from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
@@ -235,7 +235,9 @@ def _row(work: _Work, name: str) -> Row:
     values = dict(_estimates(work, measure))
     alike = ALIKE[work.objective.dtype]
     apart = [c.relative for c in work.certificates.values() if c.verdict == "approximate"]
-    outcome = judge(measure, values, alike, bool(apart))
+    outcome = judge(
+        measure, values, alike, bool(apart), lambda p: rounding_of(measure, work.points[p])
+    )
     infimum = _infimum(work, measure, values)
     if infimum.refuted:
         outcome = Outcome.REFUTED

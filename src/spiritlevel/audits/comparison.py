@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from spiritlevel.audits.left import moving
-from spiritlevel.audits.verdicts import differ
+from spiritlevel.audits.verdicts import Rounding, cheap, differ, rounding_of, unrounded
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
@@ -58,7 +58,7 @@ def compare(
     """Which network is sharper by each measure, and does the answer mean anything?
 
     "sharper, and it survives rescaling": the least values over the two orbits, of the measure's
-    own matrix, are in the same order, apart by more than their errors, or the measure is invariant.
+    own matrix, are in the same order, apart by more than their errors, or no rescaling moves it.
     "sharper only in these coordinates": they are equal, or in the other order. "undecided":
     neither, or what is left is not known. `tol`, `rtol` and `budget` are those of `measure`; `init`
     are the weights before training, by the names of the networks.
@@ -124,6 +124,15 @@ class _Work:
         found = {n: MEASURES[name].function(b.instruments) for n, b in self.networks.items()}
         return {n: e for n, e in found.items() if isinstance(e, Estimate)}
 
+    def rounding(self, name: str) -> Rounding:
+        """What rounding does to a measure of a network, made once for all its pairs."""
+
+        def of(network: str) -> float:
+            tools = self.networks[network].instruments
+            return tools.once("rounding", partial(rounding_of, MEASURES[name], tools), name)
+
+        return of if cheap(MEASURES[name]) else unrounded
+
     def least(self, name: str, network: str, here: Estimate) -> Interval | None:
         """Where the least value over one network's orbit lies."""
         bottom = MEASURES[name].bottom
@@ -135,6 +144,13 @@ class _Work:
             self.notes.append(f"no least {MEASURES[name].title} of {network}: {error}")
             return None
 
+    def alone(self, *networks: str) -> bool:
+        """Whether none of them has a rescaling: then any measure stays, for there is no way."""
+        try:
+            return all(self.networks[n].alone for n in networks)
+        except SpiritlevelError:  # symmetries that cannot be found
+            return False
+
     def alike(self, *networks: str) -> float:
         return max(ALIKE[self.networks[n].instruments.objective.dtype] for n in networks)
 
@@ -142,12 +158,13 @@ class _Work:
 def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: str) -> Pair:
     sharper, other = (one, two) if values[one].value >= values[two].value else (two, one)
     high, low = values[sharper], values[other]
-    decided = differ((high, low), work.alike(one, two))
+    decided = differ({sharper: high, other: low}, work.alike(one, two), work.rounding(name))
     if Status.LOWER_BOUND in (high.status, low.status):  # two searches, not two maxima
         decided = high.value > SEARCHED * low.value
     measure = MEASURES[name]
     decided = decided and not measure.bound
-    invariant, bottom = measure.promises("unit"), measure.bottom
+    invariant = measure.promises("unit") or (decided and work.alone(one, two))
+    bottom = measure.bottom
     least: Ends | None = None
     turned = None
     if decided and not invariant:

@@ -88,7 +88,9 @@ def bijection(name: str, value: Any) -> None:
         )
 
 
-def tensor(name: str, value: Any, *shape: int | None, finite: bool = True) -> None:
+def tensor(
+    name: str, value: Any, *shape: int | None, finite: bool = True, empty: bool = False
+) -> None:
     """Refuse what is no tensor of real numbers, of another shape (None: any) or not finite."""
     sizes = ", ".join("any" if n is None else str(n) for n in shape)
     wanted = f"give a tensor of real numbers of shape ({sizes}{',' if len(shape) == 1 else ''})"
@@ -97,8 +99,8 @@ def tensor(name: str, value: Any, *shape: int | None, finite: bool = True) -> No
     fits = len(shape) == value.ndim and all(
         n in (None, found) for n, found in zip(shape, value.shape, strict=True)
     )
-    empty = not value.numel() and 0 not in shape
-    if not fits or empty or value.is_complex():
+    hollow = not (value.numel() or empty or 0 in shape)
+    if not fits or hollow or value.is_complex():
         raise SpiritlevelError(f"{name} has the shape {tuple(value.shape)}; {wanted}")
     if finite and not bool(value.isfinite().all()):
         raise SpiritlevelError(f"{name} is not finite; {wanted}")

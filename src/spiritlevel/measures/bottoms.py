@@ -40,19 +40,28 @@ class Bottoms:
     found: dict[tuple[Norm, Kind], OrbitMinimum] = field(default_factory=dict)
     offset: Tensor | None = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether no rescaling leads anywhere: what is least over one point is what is there."""
+        return not self.instruments.group.dim
+
     def interval(self, bottom: Bottom, here: Estimate) -> Interval:
         """Where the least value of a measure lies, given its value here.
 
         Raises an error where that is not known: for what is divided out, and for traces of Hessians
         that are no sums of exponentials.
         """
+        alike = ALIKE[self.instruments.objective.dtype]
+        if self.alone:
+            noise = SURE * here.error + alike * abs(here.value)
+            return Interval(here.value, here.value - noise, here.value + noise)
         least = self.minimum(bottom.norm, bottom.matrix)
         if least.divided_out:
             raise SpiritlevelError(
                 f"{len(least.divided_out)} one-sided rescalings send curvature to zero, so that "
                 "the least value is not attained"
             )
-        ends = bracket(least, ALIKE[self.instruments.objective.dtype])
+        ends = bracket(least, alike)
         if bottom.signed and not self._dominates(least):
             ends = replace(ends, low=0.0)  # no norm is below its largest eigenvalue
         ends = ends.scaled(bottom.factor(self.instruments.objective))

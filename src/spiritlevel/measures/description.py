@@ -83,9 +83,9 @@ def silent(vector: Tensor, spans: Mapping[str, slice], squares: Tensor) -> Tenso
 
 def _outputs(objective: Objective, batch: Batch) -> int:
     """Numbers that one example of the batch has."""
-    one = frozen.rows(batch, slice(0, 1))
+    one = objective.part(batch, 1)
     with torch.no_grad():
-        return objective.outputs(objective.params, one).numel()
+        return objective.outputs(objective.params, one).numel() // frozen.examples(one)
 
 
 def squared_jacobian(

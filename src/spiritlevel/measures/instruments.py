@@ -63,6 +63,23 @@ class Instruments:
         self._shared: dict[str, Callable[[], Any]] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
 
+    def beside(self, objective: Objective) -> Instruments:
+        """The same settings at another point, with nothing shared."""
+        return Instruments(
+            objective,
+            seed=self.seed,
+            tol=self.tol,
+            rtol=self.rtol,
+            budget=self.budget,
+            least_probes=self.least_probes,
+            both_ends=self.both_ends,
+            compile=False,
+            group=self.__dict__.get("group"),
+            certify=self.certify,
+            init=self._init,
+            losses=self._losses,
+        )
+
     def follow(self, here: Instruments, element: Tensor) -> None:
         """Take D^-1 H D^-1 from the products there: this is its twin at an element of the group."""
         scales = 1 / here.group.flat_factors(element, here.objective.shapes)

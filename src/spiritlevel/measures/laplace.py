@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -73,20 +73,24 @@ class _Quadratic:
     form: float
     stderr: float = 0.0
     products: float = 0.0
-    status: Status = Status.EXACT
+    coarse: bool = False  # the steps err by more than the probes
 
     def estimate(
         self, instruments: Instruments, constant: float, factor: float, begin: float, wider: str
     ) -> Estimate:
         """constant + factor * (form - log det)."""
-        return Estimate(
+        found = Estimate(
             constant + factor * (self.form - self.log_det),
             stderr=abs(factor) * self.stderr if self.products else None,
             matvecs=self.products * instruments.hessian.cost,
             seconds=time.perf_counter() - begin,
-            status=self.status,
-            remedy="" if self.status is not Status.BUDGET else f"raise steps=, or {wider}",
+            status=Status.CONVERGED if self.products else Status.EXACT,
         )
+        if self.coarse:
+            return replace(found, status=Status.BUDGET, remedy=f"raise steps=, or {wider}")
+        if found.error > instruments.rtol * abs(found.value):
+            return replace(found, status=Status.BUDGET, remedy="raise probes= or rtol")
+        return found
 
 
 def _dense(hessian: Tensor, slope: Tensor | None, gamma: float) -> _Quadratic:
@@ -120,7 +124,7 @@ def _quadrature(
         form=form,
         stderr=math.hypot(spread, cut, width, rounding),
         products=probes * steps + taken,
-        status=Status.CONVERGED if max(cut, width) <= spread else Status.BUDGET,
+        coarse=max(cut, width) > spread,
     )
 
 

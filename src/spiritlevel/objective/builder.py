@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.base import doors, tensor_doors
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.errors import SpiritlevelError, in_one_line
 from spiritlevel.base.scope import differentiable, fixed_rng, kept_rng
 from spiritlevel.base.tensors import leaves, map_tensors, same_tree
 from spiritlevel.objective import batches as frozen
@@ -90,6 +90,7 @@ def drafted(
     named = dict(own.named_parameters())
     return {
         "mode": mode,
+        "whole": False,
         "seed": None if seed is None else int(seed),
         "dtype": precision,
         "device": place,
@@ -110,18 +111,29 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def examined(draft: Objective, given: nn.Module, microbatch: int | None) -> Fields:
     """What the loss is, whether it adds up over examples, how much is done at once, and counts."""
-    with kept_rng(), frozen.explained(list(draft.batches)):
-        loss, wrote = understood(draft)
-        draft = draft.replaced(_loss=loss, writes_buffers=draft.writes_buffers or wrote)
-        draft = _laid_out(draft)
-        first = draft.few(2)
-        strange = premises.refuse_strangers(
-            given, draft.given_loss, lambda: draft.total(draft.params, first)
-        )
-        draft = _told_apart(draft.replaced(notes=(*draft.notes, *strange)))
-        draft = _surveyed(draft, microbatch)
-        draft = draft.replaced(notes=(*draft.notes, *_of_batches(draft)))
-    return vars(draft)
+    with kept_rng():
+        try:
+            return vars(_examined(draft, given, microbatch))
+        except (SpiritlevelError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # models and losses fail on half a batch in any way
+            alone = f"model or loss run on whole batches only (on a part: {in_one_line(error)})"
+            together = draft.replaced(whole=True, notes=(*draft.notes, alone))
+        with frozen.explained(list(draft.batches)):
+            return vars(_examined(together, given, microbatch))
+
+
+def _examined(draft: Objective, given: nn.Module, microbatch: int | None) -> Objective:
+    loss, wrote = understood(draft)
+    draft = draft.replaced(_loss=loss, writes_buffers=draft.writes_buffers or wrote)
+    draft = _laid_out(draft)
+    first = draft.few(2)
+    strange = premises.refuse_strangers(
+        given, draft.given_loss, lambda: draft.total(draft.params, first)
+    )
+    draft = _told_apart(draft.replaced(notes=(*draft.notes, *strange)))
+    draft = _surveyed(draft, microbatch)
+    return draft.replaced(notes=(*draft.notes, *_of_batches(draft)))
 
 
 def _of_batches(draft: Objective) -> list[str]:
@@ -140,7 +152,7 @@ def understood(draft: Objective) -> tuple[Loss, bool]:
     """The loss as (sum, count), in place; and whether the model wrote into its buffers."""
     model = vars(draft)["_model"]
     with kept_rng(), _kept_buffers(model) as wrote:
-        found = adapt(draft.given_loss, model, list(draft.batches), draft.heads)
+        found = adapt(draft.given_loss, model, list(draft.batches), draft.few(2), draft.heads)
     return moved(found, draft.dtype, draft.device), bool(wrote)
 
 
@@ -232,14 +244,15 @@ def _told_apart(draft: Objective) -> Objective:
     exact, (total, count) = _exact_sample(draft)
     some = exact.batches[0]
     premises.refuse_chance(total, exact.total_of(some)[0])
-    if frozen.divisible(some):
+    if draft.divisible(some):
         return draft.replaced(separable=premises.adds_up(exact.total_of, some, total, count))
     return draft.replaced(separable=all(frozen.examples(batch) == 1 for batch in draft.batches))
 
 
 def _exact_sample(draft: Objective) -> tuple[Objective, tuple[float, float]]:
     """Some examples in float64 (tf32 would blur the checks), if the model can run so."""
-    small = draft.replaced(_batches=[premises.sample(list(draft.batches))])
+    some = premises.sample(draft.batches, divisible=draft.divisible)
+    small = draft.replaced(_batches=[some])
     try:
         raised = small.to(torch.float64)
         return raised, raised.total_of(raised.batches[0])

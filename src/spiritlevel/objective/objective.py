@@ -90,6 +90,7 @@ class Objective:
     device: torch.device
     heads: Heads | None
     given_loss: Callable[..., Any] | None  # as the user wrote it
+    whole: bool  # whether model or loss run on whole batches only, as on all nodes of a graph
     separable: bool  # whether the loss of a batch is the sum over its examples
     examples: int
     count: float  # of what the loss is averaged over: examples, tokens, weights
@@ -314,8 +315,15 @@ class Objective:
     def few(self, n: int) -> Batch:
         """The first batch, cut to n examples where that is possible; for checks."""
         doors.number("n", n, 1, whole=True)
-        first = self._batches[0]
-        return frozen.rows(first, slice(0, n)) if frozen.divisible(first) else first
+        return self.part(self._batches[0], n)
+
+    def part(self, batch: Batch, n: int) -> Batch:
+        """The first n examples of a batch; all of them where it does not run in parts."""
+        return frozen.rows(batch, slice(0, n)) if self.divisible(batch) else batch
+
+    def divisible(self, batch: Batch) -> bool:
+        """Whether some examples of a batch can be run without the others."""
+        return not self.whole and frozen.divisible(batch)
 
     @torch.inference_mode(False)
     def to(self, dtype: torch.dtype) -> Objective:

@@ -21,6 +21,7 @@ from spiritlevel.objective import batches as frozen
 from spiritlevel.objective.batches import Batch
 
 SumAndCount = tuple[float, float]
+Divisible = Callable[[Batch], bool]
 SAMPLED = 16  # examples that are looked at one by one
 PIECES = 5  # into which the outputs of a batch are cut
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -65,10 +66,12 @@ def random_states() -> tuple[Any, ...]:
 # Sums -------------------------------------------------------------------------------------------
 
 
-def sample(batches: Sequence[Batch], seed: int = 0) -> Batch:
+def sample(
+    batches: Sequence[Batch], seed: int = 0, *, divisible: Divisible = frozen.divisible
+) -> Batch:
     """Some examples from all over the data, where batches can be cut; else the first batch."""
     draws = torch.Generator().manual_seed(seed)
-    usable = [b for b in batches if frozen.divisible(b)]
+    usable = [b for b in batches if divisible(b)]
     if not usable:
         return batches[0]
     found: list[Batch] = []

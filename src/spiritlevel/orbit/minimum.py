@@ -21,13 +21,12 @@ from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded, tensor
-from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, sampled_traces
+from spiritlevel.curvature.diagonals import GaussNewtonDiagonal
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.bundle import Found, least_eigenvalue, least_norm
 from spiritlevel.orbit.cells import Array, Cells
 from spiritlevel.orbit.frobenius import least_frobenius
 from spiritlevel.orbit.program import (
-    DENSE,
     Matrix,
     Problem,
     Solution,
@@ -35,17 +34,16 @@ from spiritlevel.orbit.program import (
     operator_of,
     problem_of,
 )
+from spiritlevel.orbit.traces import least_trace
 from spiritlevel.spectral import eigenpairs
-from spiritlevel.spectral.probes import standard_error
 from spiritlevel.symmetry import Certificate, Group
+from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.group import only_groups
-from spiritlevel.symmetry.tracing.degree import obstacle
 
 Norm = Literal["spectral", "trace", "frobenius"]
 Solver = Callable[[Problem, float, int], Solution]  # of a problem, to a tolerance, with a seed
 HERE = 1e-2  # relative residual of the norm at the given point; its value is far better known
 BALANCED = 2  # times the tolerance: how far from 0 a subgradient may be at the bottom
-SPOTS = 6  # places at which the two diagonals are compared
 
 
 @dataclass(frozen=True)
@@ -145,13 +143,11 @@ def minimum(
     seeded(seed)
     _refuse(objective, group, diagonal)
     if start is not None:
-        tensor("start", start, None)
+        tensor("start", start, None, empty=True)
     a("here", here, (Estimate, type(None)), "an Estimate of the norm at the given point")
-    begin = time.perf_counter()
-    problem = _problem(objective, group, diagonal, norm, matrix_of(objective, operator))
-    problem = replace(problem, here=here)
-    if start is not None:
-        problem = _from(problem, start)
+    begin, matrix = time.perf_counter(), matrix_of(objective, operator)
+    problem = _problem(objective, group_of(objective, group), diagonal, norm, matrix)
+    problem = _from(replace(problem, here=here), start)
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
     seen = found.point if certify else None
     return replace(found, seen=seen, seconds=time.perf_counter() - begin)
@@ -178,8 +174,10 @@ def _result(problem: Problem, found: Solution, norm: str) -> OrbitMinimum:
     )
 
 
-def _from(problem: Problem, start: Tensor) -> Problem:
-    """The same problem, searched from other log-scales."""
+def _from(problem: Problem, start: Tensor | None) -> Problem:
+    """The same problem, searched from other log-scales, if there are any."""
+    if start is None:
+        return problem
     tensor("start", start, problem.group.dim)
     t = np.where(problem.free > 0, start.detach().double().cpu().numpy(), problem.start.t)
     return replace(problem, begin=t)
@@ -194,13 +192,13 @@ def _refuse(objective: Any, group: Any, diagonal: Any) -> None:
 
 def _problem(
     objective: Objective,
-    group: Group | None,
+    group: Group,
     diagonal: GaussNewtonDiagonal | None,
     norm: str,
     matrix: Matrix,
 ) -> Problem:
-    """The trace of H, where it can be minimized, is that of G."""
-    if norm != "trace" or matrix.kind != "hessian":
+    """The trace of H, where there is anything to minimize, is that of G."""
+    if norm != "trace" or matrix.kind != "hessian" or not group.dim:
         return problem_of(objective, group, diagonal, matrix)
     try:
         same = problem_of(objective, group, diagonal, matrix_of(objective, "ggn"))
@@ -229,72 +227,6 @@ def balanced(
     twin = problem.group.apply(objective, torch.from_numpy(problem.start.t))
     problem.group.verify(objective, twin).require()
     return twin
-
-
-def _trace(problem: Problem, tol: float, seed: int) -> Solution:
-    products = 0.0
-    if problem.matrix.kind == "hessian":
-        _check_diagonals(problem)
-        products = float(SPOTS)
-    if problem.source == "rows":
-        raise SpiritlevelError(
-            f"the trace of the {problem.matrix.name} over the orbit needs its diagonal, which is "
-            f"made of operators with psd=True up to a size of {DENSE}; use "
-            'norm="spectral"'
-        )
-    if problem.source == "sampled":
-        return _sampled_trace(problem, tol)
-    found = problem.start
-    return Solution(
-        value=found.value,
-        before=float(problem.masses.sum()),
-        lower_bound=found.lower_bound,
-        balance=found.residual,
-        t=found.t,
-        products=products,
-        converged=found.value <= found.lower_bound * (1 + tol),
-    )
-
-
-def _sampled_trace(problem: Problem, tol: float) -> Solution:
-    """The trace at the point where a sampled one is least, from new draws: no bound, an error."""
-    grid, t = problem.cells, problem.start.t
-    factors = grid.spread(np.exp(-2 * grid.log_scales(t)), problem.scale) * problem.scale**2
-    fresh = sampled_traces(problem.objective, torch.stack([factors, problem.scale**2]))
-    value, before = fresh.mean(0).tolist()
-    stderr = standard_error(fresh[:, 0])
-    return Solution(
-        value=value,
-        before=before,
-        lower_bound=None,
-        balance=problem.start.residual,
-        t=t,
-        products=float(len(fresh)),
-        converged=stderr <= max(tol, 0.05) * value,
-        stderr=stderr,
-    )
-
-
-def _check_diagonals(problem: Problem) -> None:
-    """diag(H) = diag(G) holds for nets that are piecewise linear in each parameter: see if so."""
-    against = obstacle(problem.objective)
-    if against is not None:
-        raise SpiritlevelError(
-            "the trace of this Hessian is not known to be a sum of exponentials along the orbit: "
-            "the network is not piecewise linear in each parameter, as far as is known "
-            f'({against}); use operator="ggn", or norm="spectral"'
-        )
-    expected, operator = problem.diagonal, problem.matrix.make()
-    for place in expected.argsort(descending=True)[:SPOTS].tolist():
-        unit = torch.zeros_like(expected)
-        unit[place] = 1.0
-        found, wanted = float((operator @ unit)[place]), float(expected[place])
-        if abs(found - wanted) > 1e-3 * float(expected.max()):
-            raise SpiritlevelError(
-                f"the diagonal of the Hessian ({found:.4g}) is not that of the Gauss-Newton matrix "
-                f"({wanted:.4g}) where it should be: rounding in {problem.objective.dtype}; try "
-                "dtype=torch.float64"
-            )
 
 
 def _spectral(problem: Problem, tol: float, seed: int) -> Solution:
@@ -385,6 +317,6 @@ def _subgradients(grid: Cells, values: Tensor, vectors: Tensor, value: float) ->
 
 NORMS: dict[str, Solver] = {
     "spectral": _spectral,
-    "trace": _trace,
+    "trace": least_trace,
     "frobenius": least_frobenius,
 }

@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from spiritlevel.base.operator import Operator
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.objective import Objective
 from spiritlevel.orbit.cells import Array
 from spiritlevel.orbit.classes import Classes, grid_of
@@ -56,6 +57,7 @@ class Ways:
     objective: Objective
     places: Tensor
     tally: Tally
+    noise: float = 0.0  # of products with the Hessian
     probed: list[Probed] = field(default_factory=list)
 
     def slope(self, u: Tensor) -> tuple[float, Tensor]:
@@ -101,13 +103,8 @@ class Ways:
 
     def _axis(self, hessian: Operator, seed: int) -> Tensor:
         """Where the Hessian of the class has its largest eigenvalue."""
-        here = self.objective.vector
-        if len(self.places) == 1:
-            return here.new_ones(1)
         block = _block(hessian, self.places)
-        found = eigenpairs(block, tol=LOOSE, seed=seed)
-        self.tally.passes += found[0].matvecs
-        return found.vectors[:, 0].to(here)
+        return _top(block, self.noise, seed, self.tally).to(self.objective.vector)
 
     def shortest(self, level: float) -> Probed | None:
         """The shortest that was seen to raise the loss so far."""
@@ -156,7 +153,34 @@ def _block(hessian: Operator, places: Tensor) -> Operator:
         full[places] = v
         return hessian.matvec(full)[places]
 
-    return Operator(len(places), hessian.dtype, hessian.device, matvec, name="a class")
+    name = f"{hessian.name} of a class"
+    return replace(hessian, size=len(places), matvec=matvec, spans={}, name=name)
+
+
+def noise_of(hessian: Operator, seed: int, tally: Tally) -> float:
+    """What rounding leaves in a product with one standard normal vector, where all is zero."""
+    tally.passes += 1
+    return ROUNDED * torch.finfo(hessian.dtype).eps * _spread(hessian, seed)[1]
+
+
+def _spread(operator: Operator, seed: int) -> tuple[Tensor, float]:
+    """A standard normal vector z, and ||A z||, whose mean square is that of ||A||_F."""
+    like = torch.zeros((), dtype=operator.dtype, device=operator.device)
+    z = gaussian((operator.size,), generator(seed), like)
+    return z, float((operator @ z).double().norm())
+
+
+def _top(part: Operator, noise: float, seed: int, tally: Tally) -> Tensor:
+    """Where a part of the Hessian has its largest eigenvalue; anywhere where all is rounding."""
+    if part.size == 1:
+        return torch.ones(1, dtype=part.dtype, device=part.device)
+    z, size = _spread(part, seed)
+    tally.passes += 1
+    if size <= noise:
+        return z
+    found = eigenpairs(part, tol=LOOSE, seed=seed)
+    tally.passes += found[0].matvecs
+    return found.vectors[:, 0]
 
 
 @dataclass(frozen=True)
@@ -297,7 +321,9 @@ def reach_of(objective: Objective, group: Group, classes: Classes) -> Reach:
     return Reach(objective, fixed, units, unit, side, sizes, (eye, -eye))
 
 
-def reached(reach: Reach, hessian: Operator, radius: float, seed: int, tally: Tally) -> Proof:
+def reached(
+    reach: Reach, hessian: Operator, noise: float, radius: float, seed: int, tally: Tally
+) -> Proof:
     """The worst of what can be reached everywhere that a search finds."""
     objective, base = reach.objective, reach.objective.value()
     radius = within(radius, objective)
@@ -309,7 +335,7 @@ def reached(reach: Reach, hessian: Operator, radius: float, seed: int, tally: Ta
         return loss, reach.pull(there)
 
     ball = replace(BALLS["l2"], inside=reach.inside)
-    for start in _starts(reach, hessian, seed, tally):
+    for start in _starts(reach, hessian, noise, seed, tally):
         u = reach.inside(start * (radius / float(start.norm())), radius)
         loss, u, _ = climb(slope, base, ball, u, radius)
         if loss - base > best:
@@ -317,16 +343,10 @@ def reached(reach: Reach, hessian: Operator, radius: float, seed: int, tally: Ta
     return reach.proof(way, best)
 
 
-def _starts(reach: Reach, hessian: Operator, seed: int, tally: Tally) -> list[Tensor]:
+def _starts(reach: Reach, hessian: Operator, noise: float, seed: int, tally: Tally) -> list[Tensor]:
     """Along the gradient, both ways along the most curvature, and towards no units at all."""
     like = reach.objective.vector
-    if reach.size == 1:
-        axis = like.new_ones(1)
-    else:
-        block = _compressed(reach, hessian)
-        found = eigenpairs(block, tol=LOOSE, seed=seed)
-        tally.passes += found[0].matvecs
-        axis = found.vectors[:, 0].to(like)
+    axis = _top(_compressed(reach, hessian), noise, seed, tally).to(like)
     none = torch.cat([like.new_zeros(reach.free), -reach.scale.to(like)])
     starts = [reach.pull(reach.objective.gradient()), axis, -axis, none]
     return [start for start in starts if 0 < float(start.norm()) < math.inf]
@@ -341,4 +361,5 @@ def _compressed(reach: Reach, hessian: Operator) -> Operator:
     def matvec(v: Tensor) -> Tensor:
         return one(v) if v.ndim == 1 else torch.stack([one(c) for c in v.unbind(1)], 1)
 
-    return Operator(reach.size, hessian.dtype, hessian.device, matvec, name="what is reached")
+    name = f"{hessian.name} of what is reached"
+    return replace(hessian, size=reach.size, matvec=matvec, spans={}, name=name)

@@ -17,6 +17,7 @@ from spiritlevel.orbit.search import AnyMeasure, number, search
 from spiritlevel.spectral import eigenvalues, frobenius, trace
 from spiritlevel.symmetry import Certificate, Group
 from spiritlevel.symmetry.find import group_of
+from spiritlevel.symmetry.gaps import rounding
 from spiritlevel.witnesses.sharpened import Sharpened, sharpen
 
 Outcome = Literal["reached", "bounded", "not reached"]
@@ -105,7 +106,8 @@ def _promised(
         found: Any = function(twin)
         noise = sum(3 * e.error for e in (base, found) if isinstance(e, Estimate))
         change = abs(number(found) - here)
-        if change > noise + 1e-3 * abs(here):
+        noise += 1e-3 * abs(here)
+        if change > noise and change > noise + _rounding(function, objective, twin):
             raise SpiritlevelError(
                 f"the measure promises to be invariant but moved from {here:.6g} to "
                 f"{number(found):.6g} with identical predictions"
@@ -113,6 +115,11 @@ def _promised(
         largest = max(largest, change / abs(here) if here else change)
     reason = f"invariant, as promised (a change of {largest:.0e} over {len(STRENGTHS)} elements)"
     return Supremum("bounded", target, here, reason)
+
+
+def _rounding(function: AnyMeasure, *points: Objective) -> float:
+    """What it makes of a difference between two points: all there is where a measure is zero."""
+    return SURE * sum(rounding(lambda o: number(function(o)), point) for point in points)
 
 
 def _pushed(

@@ -20,7 +20,7 @@ from spiritlevel.base.tensor_doors import seeded
 from spiritlevel.curvature.ladder import raised
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.classes import Classes, classes_of, grid_of, promising
-from spiritlevel.orbit.probing import LOOSE, ROUNDED, Tally, Ways, reach_of, reached
+from spiritlevel.orbit.probing import LOOSE, ROUNDED, Tally, Ways, noise_of, reach_of, reached
 from spiritlevel.orbit.program import ROW_PROBES, Problem, matrix_of, problem_of
 from spiritlevel.orbit.proofs import Choice, Proof, chosen, least_mean
 from spiritlevel.orbit.representative import representative
@@ -142,9 +142,11 @@ def _best(
     """The proof of the most; each is checked before it counts."""
     classes = classes_of(group, point)
     reach = reach_of(point, group, classes)
-    found = [_between(point, classes, problem, radius, seed, tally)]
+    hessian = problem.matrix.make()
+    noise = noise_of(hessian, seed, tally)
+    found = [_between(point, classes, problem, noise, radius, seed, tally)]
     if reach.size:
-        found.append(reached(reach, problem.matrix.make(), radius, seed, tally))
+        found.append(reached(reach, hessian, noise, radius, seed, tally))
     sound = [_confirmed(p, point) for p in found if p is not None and p.holds(radius)]
     return max(filter(None, sound), key=lambda p: p.rise, default=None)
 
@@ -191,6 +193,7 @@ def _between(
     point: Objective,
     classes: Classes,
     problem: Problem,
+    noise: float,
     radius: float,
     seed: int,
     tally: Tally,
@@ -201,7 +204,7 @@ def _between(
     places, ways = promising(classes, masses[: classes.exponents.get_shape()[0]]), {}
     with bar(len(places), "classes of parameters") as progress:
         for k in places:
-            found = Ways(point, classes.places(k), tally)
+            found = Ways(point, classes.places(k), tally, noise)
             found.begin(problem.matrix.make(), radius, seed)
             if found.probed:
                 ways[k] = found

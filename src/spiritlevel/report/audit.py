@@ -51,6 +51,7 @@ def audit_words(audit: Audit) -> Words:
         "points": list(dict.fromkeys(p for row in audit.rows for p in row.values)),
         "certificates": _certificates(audit.certificates),
         "certified": _certified(audit.certificates),
+        "inputs": audit.inputs,
         "group": _group(audit.group, audit.left),
         "provenance": audit.provenance,
         "notes": remarks(audit.provenance),
@@ -78,7 +79,7 @@ def _keys(audit: Audit) -> list[Words]:
             {
                 "label": "Largest change of any prediction",
                 "number": _change(audit.worst),
-                "note": f"{same}, on {examples} examples and on random inputs",
+                "note": f"{same}, on {examples} examples and on {audit.inputs}",
                 "kind": "broken" if _certified(audit.certificates) == "refuted" else "stays",
             }
         )

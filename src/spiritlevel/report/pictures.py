@@ -44,7 +44,7 @@ def change_words(certificate: Certificate | None) -> Words:
     kind = "broken" if not certificate.holds else "stays"
     return {
         "number": number,
-        "on": f"on {certificate.examples:,} examples and on random inputs",
+        "on": f"on {certificate.examples:,} examples and on {certificate.inputs}",
         "kind": kind,
         "sign": SIGNS[kind],
         "verdict": certificate.verdict,

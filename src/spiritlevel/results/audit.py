@@ -243,6 +243,11 @@ class Audit(Result, kind="audit", schema=4):
         return max((c.relative for c in self.certificates.values()), default=0.0)
 
     @property
+    def inputs(self) -> str:
+        """What predictions were compared on beside the data."""
+        return next((c.inputs for c in self.certificates.values()), "")
+
+    @property
     def head(self) -> Head | None:
         """The first measure of curvature that moved, as trained and as it may be."""
         for row in self.rows:
@@ -304,7 +309,7 @@ class Audit(Result, kind="audit", schema=4):
             sharp = ", one of them sharpened on purpose to an eigenvalue of 1e6"
         size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
         return [
-            f"Predictions are {size} on {p['examples']} examples and on random inputs, at "
+            f"Predictions are {size} on {p['examples']} examples and on {self.inputs}, at "
             f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
             "least: over all rescalings, proved; ≤ the least that was measured at these points. "
             f"largest: of these points{sharp}.",

@@ -21,8 +21,9 @@ class Certificate:
     makes a difference that vanishes when eps moves along. "rounding": no more than float32 does,
     where parameters or the inside of the model know no better; smaller differences could hide.
     "refuted": none of these. `relative` is the largest difference over the largest prediction
-    (masked ones left out), `loss` the change of the mean loss over the loss, `stored` what rounding
-    the twin to float32 adds.
+    (masked ones left out), `loss` the change of the mean loss over the loss (or over what rounding
+    may change, where that is more), `stored` what rounding the twin to float32 adds. `inputs` are
+    those beside the data: shuffled columns of it, where the model does not run on random ones.
     """
 
     verdict: Verdict
@@ -34,6 +35,7 @@ class Certificate:
     loss: float = 0.0
     stored: float = 0.0
     reason: str = ""
+    inputs: str = "random inputs"
 
     @property
     def holds(self) -> bool:
@@ -47,11 +49,11 @@ class Certificate:
 
     def __str__(self) -> str:
         if self.verdict == "exact" and self.absolute == self.loss == self.stored == 0:
-            return f"exact: identical bit for bit on {self.examples} examples and on random inputs"
+            return f"exact: identical bit for bit on {self.examples} examples and on {self.inputs}"
         text = (
             f"{self.verdict}: predictions differ by at most {at_most(self.relative, 2)} of the "
             f"largest ({self.absolute:.1e} absolute), on {self.examples} examples "
-            f"({self.on_data:.1e}) and on random inputs ({self.on_random_inputs:.1e}); the loss "
+            f"({self.on_data:.1e}) and on {self.inputs} ({self.on_random_inputs:.1e}); the loss "
             f"by {self.loss:.1e}"
         )
         return f"{text}; {self.reason}" if self.reason else text

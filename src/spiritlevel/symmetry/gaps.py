@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from spiritlevel.objective.loss import Total
 from spiritlevel.objective.premises import sample
 
 ALIKE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative: no proof, but no other network
+ROUNDINGS = 4  # draws for the rounding of a number
 OUTLIER = 1e4  # times the usual output: masked with a large number, not predicted
 
 
@@ -30,15 +32,15 @@ class Jitter:
     slack: float = 100.0
     floor: float = 1e-12
     common: float = 0.0
+    draws: int = 2
 
     def moved(self, objective: Objective) -> list[Objective]:
         """Several draws: the effect of one may cancel at an output by luck."""
         theta, draws = objective.vector, generator(17)
-        signs = [rademacher(len(theta), draws, theta) for _ in range(NOISES)]
+        signs = [rademacher(len(theta), draws, theta) for _ in range(self.draws)]
         return [objective.at(theta * (1 + self.size * s)) for s in signs]
 
 
-NOISES = 2
 SINGLE = Jitter(size=2.0**-24, floor=1e-6, common=1e-6)
 
 
@@ -62,6 +64,18 @@ class Gap:
             max(self.scale, other.scale),
             self.within and other.within,
         )
+
+
+def rounding(number: Callable[[Objective], float], objective: Objective) -> float:
+    """What a unit in the last place of every parameter does to a number, at most of some draws.
+
+    A loss rounds as its outputs and targets do, whatever is left where they cancel; and so does all
+    that vanishes with it. One standard error of it, as it were: it is never far off, either way.
+    """
+    here = number(objective)
+    unit = Jitter(size=torch.finfo(objective.dtype).eps, draws=ROUNDINGS)
+    changes = [abs(number(near) - here) for near in unit.moved(objective)]
+    return max(filter(math.isfinite, changes), default=0.0)
 
 
 NOTHING = Gap(0.0, 0.0, 1e-300, True)
@@ -127,7 +141,8 @@ def refuse_changed(objective: Objective, twin: Objective, admits_eps: bool) -> O
     """
     if admits_eps:
         return twin
-    batch, tolerance = sample(objective.batches), ALIKE[objective.dtype]
+    batch = sample(objective.batches, divisible=objective.divisible)
+    tolerance = ALIKE[objective.dtype]
     with without_tf32():
         found = [o.together(o.params, batch) for o in (objective, twin)]
     (before, total), (after, moved_total) = found

@@ -27,8 +27,7 @@ def predictor_of(model: nn.Module | Objective, example: Any) -> tuple[Predictor,
         if example is not None:
             raise SpiritlevelError("example is for a module; an Objective brings its own data")
         batch = max(model.batches, key=_size_of_one)
-        if frozen.divisible(batch):
-            batch = frozen.rows(batch, slice(0, EXAMPLES))
+        batch = model.part(batch, EXAMPLES)
         copied, loss = on_cpu(model)
         batch = map_tensors(lambda t: t.detach().cpu(), batch)
         with_loss = loss.on_outputs is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,15 +16,14 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import relieved
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import seeded
-from spiritlevel.base.tensors import gaussian, generator, leaves, map_tensors
+from spiritlevel.base.tensors import leaves
 from spiritlevel.objective import Objective, only_objectives
-from spiritlevel.objective.batches import Batch, divisible, examples
-from spiritlevel.objective.premises import taken
+from spiritlevel.objective.batches import Batch
 from spiritlevel.results.certificate import Certificate
+from spiritlevel.symmetry.drawn import Drawn, drawn
 from spiritlevel.symmetry.gaps import NOTHING, SINGLE, Gap, Jitter, compared
 from spiritlevel.symmetry.group import EpsScale, Group, only_groups
 
-RANDOM_EXAMPLES = 64
 Predicted = tuple[list[dict[str, Tensor]], list[Tensor]]  # by name and objective; summed losses
 SMALL = 2**27  # bytes of predictions that are remembered
 # What is known of an objective from other comparisons, as long as it lives
@@ -37,9 +36,10 @@ def verify(
 ) -> Certificate:
     """Compare two objectives on all the data and on random inputs, in float64.
 
-    All that the model returns is compared, output by output, and the loss. With the `group` that
-    made the twin, an element of it is told from its rounding to float32, and what the eps of norms
-    does from other differences.
+    All that the model returns is compared, output by output, and the loss. Where the model does not
+    run on random inputs, columns of the data are shuffled instead, and `inputs` says so. With the
+    `group` that made the twin, an element of it is told from its rounding to float32, and what the
+    eps of norms does from other differences.
     """
     only_objectives(objective, twin)
     seeded(seed)
@@ -49,7 +49,7 @@ def verify(
     one, other = exactly(objective), exactly(twin)
     if not _runs(one):
         return _verified_as_it_is(objective, twin, seed)
-    random = random_batch(one, seed)
+    random = drawn(one, seed)
     memory = SEEN.setdefault(objective, {}).setdefault(seed, [])
     single = torch.float64 not in (objective.dtype, twin.dtype)
     on_orbit = _element(one, other, group) if single and group is not None else None
@@ -80,7 +80,7 @@ def _stored(relative: float) -> str:
 def _certified(
     one: Objective,
     others: Sequence[Objective],
-    random: Batch,
+    random: Drawn,
     jitter: Jitter | None = None,
     memory: list[Predicted] | None = None,
 ) -> list[Certificate]:
@@ -92,7 +92,7 @@ def _certified(
     base, scored, count = [one, *jitter.moved(one)], _scores(one), len(others)
     sums = torch.zeros(len(base) + count, dtype=torch.float64)
     data, chance = [NOTHING] * count, [NOTHING] * count
-    batches = [(batch, scored) for batch in one.batches] + [(random, False)]
+    batches = [(batch, scored) for batch in one.batches] + [(random.batch, False)]
     known = _remembered(base, batches, [] if memory is None else memory)
     for number, ((batch, score), ((here, *near), parts)) in enumerate(
         zip(batches, known, strict=True)
@@ -106,7 +106,10 @@ def _certified(
     # a sum over the data rounds too; a loss may be far smaller than its terms
     noise = max(abs(n - value) for n in noises)
     slack = jitter.slack * noise + jitter.floor * (1 + abs(value))
-    return [_certificate(one, data[i], chance[i], value, values[i], slack) for i in range(count)]
+    return [
+        _certificate(one, data[i], chance[i], value, values[i], slack, random.inputs)
+        for i in range(count)
+    ]
 
 
 def _predicted(objectives: Sequence[Objective], batch: Batch, score: bool) -> Predicted:
@@ -139,7 +142,13 @@ def _remembered(
 
 
 def _certificate(
-    one: Objective, data: Gap, chance: Gap, base: float, value: float, slack: float
+    one: Objective,
+    data: Gap,
+    chance: Gap,
+    base: float,
+    value: float,
+    slack: float,
+    inputs: str,
 ) -> Certificate:
     same_loss = abs(value - base) <= slack or base == value
     both = data | chance
@@ -150,7 +159,8 @@ def _certificate(
         on_data=data.relative,
         on_random_inputs=chance.relative,
         examples=one.examples,
-        loss=abs(value - base) / max(abs(base), 1e-300) if value != base else 0.0,
+        loss=abs(value - base) / max(abs(base), slack) if value != base else 0.0,
+        inputs=inputs,
         reason="" if same_loss or not both.within else "the loss is no function of the predictions",
     )
 
@@ -184,7 +194,7 @@ def _with_eps(
     one: Objective,
     other: Objective,
     group: Group,
-    random: Batch,
+    random: Drawn,
     found: Certificate,
     inside: bool,
 ) -> Certificate:
@@ -223,41 +233,11 @@ def _runs(exact: Objective) -> bool:
 
 def _verified_as_it_is(objective: Objective, twin: Objective, seed: int) -> Certificate:
     """The comparison in the objective's own precision, where the model has no other."""
-    (found,) = _certified(objective, [twin], random_batch(objective, seed), SINGLE)
+    (found,) = _certified(objective, [twin], drawn(objective, seed), SINGLE)
     if not found.holds:
         return found
     reason = f"compared in {objective.dtype}: the model does not run in float64"
     return replace(found, verdict="rounding", reason=reason)
-
-
-def random_batch(objective: Objective, seed: int = 0) -> Batch:
-    """A batch like the data, with other inputs: normal numbers, tokens of the same range."""
-    draws = generator(seed)
-    batch = objective.few(RANDOM_EXAMPLES)
-    if divisible(batch):
-        batch = taken(batch, torch.arange(RANDOM_EXAMPLES) % examples(batch))
-
-    def redraw(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point():
-            spread = float(tensor.std()) if tensor.numel() > 1 else 1.0
-            return gaussian(tuple(tensor.shape), draws, tensor) * spread + tensor.mean()
-        if tensor.dtype == torch.bool:
-            return tensor
-        low, high = int(tensor.min()), int(tensor.max()) + 1
-        shape = tuple(tensor.shape)
-        fresh = torch.randint(low, high, shape, generator=draws, dtype=torch.int64, device="cpu")
-        return fresh.to(tensor)
-
-    if isinstance(batch, Mapping):
-        kept = ("mask", "label", "type", "position")
-        return {
-            k: v if any(w in k for w in kept) else map_tensors(redraw, v) for k, v in batch.items()
-        }
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(map_tensors(redraw, batch[0]), *batch[1:])
-    if isinstance(batch, (tuple, list)):
-        return type(batch)([map_tensors(redraw, batch[0]), *batch[1:]])
-    return map_tensors(redraw, batch)
 
 
 class _Precision(TorchDispatchMode):

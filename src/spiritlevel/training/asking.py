@@ -122,7 +122,8 @@ def understood(module: nn.Module, loss: Any, first: Batch, *, training: bool) ->
     parameter = next(p for p in module.parameters() if p.requires_grad)
     with kept_rng(), torch.inference_mode(False), frozen.explained([first]):
         own = private_copy(module).train(training)
-        found = adapt(loss, own, [first], reads=False)  # the step of a sum is that of the sum
+        # the step of a sum is that of the sum
+        found = adapt(loss, own, [first], first, reads=False)
         return moved(found, parameter.dtype, parameter.device)
 
 

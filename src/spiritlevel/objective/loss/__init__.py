@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.objective.batches import Batch, divisible, rows
+from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import kinds
 from spiritlevel.objective.loss.base import IGNORED, Likelihood, Loss, Total
 from spiritlevel.objective.loss.heads import Heads
@@ -27,11 +27,12 @@ def adapt(
     loss: Callable[..., Any] | None,
     model: nn.Module,
     batches: list[Batch],
+    few: Batch,
     heads: Heads | None = None,
     *,
     reads: bool = True,
 ) -> Loss:
-    """Understand the loss from its signature, from the batches and from what the model returns.
+    """Understand the loss from its signature, from the batches and from what it makes of a few.
 
     `reads` off takes the value of a batch as its mean, as whoever steps along its gradient does.
     """
@@ -54,7 +55,7 @@ def adapt(
                 "loss=torch.nn.functional.cross_entropy"
             )
         _check_weights(batch)
-        seen = _seen(loss, model, batches, heads)
+        seen = _seen(loss, model, batches, few, heads)
         return of_pair(loss, read(loss, seen, model, batches) if reads else seen)
     raise SpiritlevelError(
         f"a batch of the kind {_kind(batch)} is not understood; give (x, y), (x, y, weight), "
@@ -67,19 +68,17 @@ def moved(loss: Loss, dtype: torch.dtype, device: torch.device) -> Loss:
     return loss if loss.rebuild is None else loss.rebuild(dtype, device)
 
 
-def _seen(loss: Any, model: nn.Module, batches: list[Batch], heads: Heads | None) -> Seen:
+def _seen(
+    loss: Any, model: nn.Module, batches: list[Batch], few: Batch, heads: Heads | None
+) -> Seen:
     """What the model returns, and what the loss makes of it where its code does not tell."""
-    seen = look(model, batches[0], heads)
+    seen = look(model, few, heads)
     if seen.packing is not None and len(seen.packing.shapes) == 1 and seen.packing.shapes[0]:
         for batch in batches:
             kinds.refuse_labels(loss, batch[1], seen.packing.shapes[0][0])
     known = kinds.is_cross_entropy(loss) or kinds.is_nll(loss)
     plain = replace(seen, log_softmax_axis=None)
-    if (
-        seen.log_softmax_axis is not None
-        and not known
-        and not _is_linear(loss, model, batches[0], plain)
-    ):
+    if seen.log_softmax_axis is not None and not known and not _is_linear(loss, model, few, plain):
         seen = plain
     if not kinds.is_from_torch(loss) and seen.packing is not None:
         labelled = [b for b in batches if kinds.are_labels(b[1])]
@@ -91,9 +90,8 @@ def _seen(loss: Any, model: nn.Module, batches: list[Batch], heads: Heads | None
     return seen
 
 
-def _is_linear(loss: Any, model: nn.Module, batch: Batch, seen: Seen) -> bool:
+def _is_linear(loss: Any, model: nn.Module, few: Batch, seen: Seen) -> bool:
     """Whether a loss is linear in the outputs: then it curves in what is before them only."""
-    few = rows(batch, slice(0, 2)) if divisible(batch) else batch
     found = of_pair(loss, seen)
     slope, z = _slope(found, model, few)
     if not slope.requires_grad:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import fixed_rng
-from spiritlevel.objective.batches import Batch, divisible, examples, rows
+from spiritlevel.objective.batches import Batch, examples
 from spiritlevel.objective.loss.base import call
 from spiritlevel.objective.loss.heads import Heads, Packing, chosen, named_tensors
 
@@ -99,9 +99,8 @@ class LogSoftmaxWatch(TorchFunctionMode):
 
 
 @torch.no_grad()
-def look(model: nn.Module, batch: Batch, heads: Heads | None) -> Seen:
+def look(model: nn.Module, few: Batch, heads: Heads | None) -> Seen:
     """Run the model on a few examples and see what it returns."""
-    few = rows(batch, slice(0, 2)) if divisible(batch) else batch
     with fixed_rng(0), LogSoftmaxWatch() as watch:
         returned = chosen(call(model, few[0]), heads)
     found = Packing.of(returned, examples(few))
