@@ -137,7 +137,7 @@ def smooth(seed: int, factor: float, activation: type[nn.Module] = nn.GELU) -> s
 def test_without_rescalings_values_decide() -> None:
     names = ["hessian_spectral", "hessian_trace", "expected_sharpness", "lambda_max", "keskar"]
     found = sl.compare({"a": smooth(0, 1.0), "b": smooth(1, 4.0)}, names)
-    assert {pair.text for pair in found.pairs} == {"b is sharper, and it survives"}
+    assert {pair.text for pair in found.pairs} == {"b is sharper, and it survives rescaling"}
     assert found.provenance["notes"] == []
     for pair in found.pairs:
         assert pair.least is None

@@ -88,11 +88,15 @@ def test_losses_that_differ_beyond_rounding_do(dtype: torch.dtype) -> None:
     for seed in SEEDS:
         nets = {"one": fitted(dtype, seed, 4.0), "two": fitted(dtype, seed + 1, 8.0)}
         found = sl.compare(nets, ["loss"])["loss"]
-        assert found.text == "two is larger, and it survives"
+        assert found.text == "two is larger, and it survives rescaling"
         exact = {"none": fitted(dtype, seed, 0.0), "some": fitted(dtype, seed, 1.0)}
-        assert sl.compare(exact, ["loss"])["loss"].text == "some is larger, and it survives"
+        assert (
+            sl.compare(exact, ["loss"])["loss"].text == "some is larger, and it survives rescaling"
+        )
         sure = {"less": certain(dtype, seed, 1900.0), "more": certain(dtype, seed)}
-        assert sl.compare(sure, ["loss"])["loss"].text == "less is larger, and it survives"
+        assert (
+            sl.compare(sure, ["loss"])["loss"].text == "less is larger, and it survives rescaling"
+        )
 
 
 def test_a_promise_is_held_where_the_loss_is_zero_too(monkeypatch: pytest.MonkeyPatch) -> None:

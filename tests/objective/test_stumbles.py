@@ -31,13 +31,6 @@ class Raising(nn.Module):
         raise KeyError("oops")
 
 
-class Whole(Raising):
-    """Knows all the examples at once only, as a graph network does."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(torch.eye(20, dtype=x.dtype) @ x)
-
-
 def penalized(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     x = batch[0].clone().requires_grad_()
     (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
@@ -55,7 +48,6 @@ def functional(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         (lambda: (Raising(), (X, Y)), KeyError, r"KeyError: 'oops' \(test_stumbles.py, line 31\)"),
         (lambda: (mlp(), (X[:, :3], Y)), RuntimeError, "shapes cannot be multiplied"),
         (lambda: (mlp(), (X, Y.double())), RuntimeError, "Long"),
-        (lambda: (Whole(), (X, Y)), RuntimeError, "on some rows of them: give data that both can"),
         (
             lambda: (mlp(), (X, Y), penalized),
             RuntimeError,

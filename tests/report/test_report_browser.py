@@ -147,6 +147,7 @@ def test_dark_by_the_system_and_by_hand(page: Page) -> None:
     assert dark != light
     page.locator("#theme").click()
     assert background(page) == light
+    page.wait_for_timeout(300)  # until the browser has written it down
     page.reload()
     assert background(page) == light  # remembered
     page.locator("#theme").click()

@@ -77,9 +77,9 @@ def explained(batches: list[Batch]) -> Iterator[None]:
         if (place := _theirs(error)) is None:
             raise
         raise SpiritlevelError(
-            f"the model or the loss raised {in_one_line(error)} ({place}) on the given data, or on "
-            "some rows of them: give data that both can take, a few rows at a time or with a "
-            f"function loss(model, batch) -> (sum, count){_remedy(error)}"
+            f"the model or the loss raised {in_one_line(error)} ({place}) on the given data: give "
+            "data that both can take, or a function loss(model, batch) -> (sum, count)"
+            f"{_remedy(error)}"
         ) from error
 
 
