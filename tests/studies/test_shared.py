@@ -93,7 +93,9 @@ def test_a_training_that_lacked_memory_is_tried_again(tmp_path: Path) -> None:
 def test_a_training_that_never_fits_is_a_row_with_its_error(tmp_path: Path) -> None:
     lacking = Lacking(100)
     study = small(train=trained_when_there_is_room(lacking))
-    with study.run(tmp_path / "a.db") as store:
+    with pytest.warns(UserWarning, match="all 1 runs failed, the first, "):
+        store = study.run(tmp_path / "a.db")
+    with store:
         assert store.counts(study) == (0, 1)
         [failure] = store.status(study).failed
         assert "CUDA out of memory" in failure.reason
