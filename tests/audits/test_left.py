@@ -30,7 +30,7 @@ def test_heads_are_counted_beside_rescalings() -> None:
     audit = sl.audit(zoo.trained("transformer").objective(), ["loss"], way=False)
     heads = len(sl.symmetry.head_maps(zoo.trained("transformer").objective()))
     assert audit.group.dim
-    assert audit.left == (Left("heads", heads), Left("blocked", 1))  # by the eps of a norm
+    assert audit.left == (Left("heads", heads), Left("eps", 1))
     assert heads > 0
 
 
@@ -80,6 +80,12 @@ def test_what_may_hide_rescalings_is_said() -> None:
     ids = torch.arange(60).reshape(20, 3) % 7
     objective = sl.Objective(bag, (ids, labels(20, classes=3)), F.cross_entropy)
     assert Left("blocked", 1) in sl.audit(objective, ["loss"], way=False).left
+    p = objective.params
+    twin = objective.at({"0.weight": p["0.weight"] / 4, "1.weight": p["1.weight"] * 4})
+    found = sl.compare({"a": objective, "b": twin}, ["hessian_trace", "orbit_trace"])
+    for pair in found.pairs:
+        assert pair.text == "undecided: rescalings may be hidden"
+    assert "a: 1 operations have no rule and let no rescaling pass" in " ".join(str(found).split())
 
 
 def test_where_rescalings_say_it_all_nothing_is_left() -> None:

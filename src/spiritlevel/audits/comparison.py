@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spiritlevel.audits.left import moving
+from spiritlevel.audits.left import hidden, moving
 from spiritlevel.audits.verdicts import Rounding, cheap, differ, rounding_of, unrounded
 from spiritlevel.base.doors import a, one_of
 from spiritlevel.base.errors import SpiritlevelError
@@ -102,7 +102,11 @@ class _Work:
 
     def freedoms(self) -> dict[str, Callable[[], Any]]:
         """Beside the rescalings, of networks whose least values were asked for."""
-        tools = {n: b.instruments for n, b in self.networks.items() if b.found}
+        tools = {
+            n: b.instruments
+            for n, b in self.networks.items()
+            if b.found or b.instruments.used("group")
+        }
         looks = {n: partial(lambda t: moving(t.objective, t.group), t) for n, t in tools.items()}
         return {OTHERS.format(name): look for name, look in looks.items()}
 
@@ -151,6 +155,14 @@ class _Work:
         except SpiritlevelError:  # symmetries that cannot be found
             return False
 
+    def hides(self, *networks: str) -> bool:
+        """Whether one of them may have rescalings that were not found."""
+        try:
+            tools = [self.networks[n].instruments for n in networks]
+            return any(hidden(t.objective, t.group) for t in tools)
+        except SpiritlevelError:  # symmetries that cannot be found
+            return False
+
     def alike(self, *networks: str) -> float:
         return max(ALIKE[self.networks[n].instruments.objective.dtype] for n in networks)
 
@@ -172,7 +184,10 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
         least = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
         turned = _turned(work, name, other, high, low)
     answer = _answer(invariant, least) if decided else _close(high, low)
-    answer = Answer.UNDECIDED if measure.bound else answer
+    # what is found of the orbit says nothing where a part of it may not have been found
+    found = not measure.promises("unit") or bottom is not None
+    hides = answer is Answer.SURVIVES and found and work.hides(one, two)
+    answer = Answer.UNDECIDED if measure.bound or hides else answer
     return Pair(
         name,
         measure.title,
@@ -186,6 +201,7 @@ def _pair(work: _Work, name: str, values: dict[str, Estimate], one: str, two: st
         None if bottom is None else bottom.order,
         turned,
         answer,
+        hides,
     )
 
 

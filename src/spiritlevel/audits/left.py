@@ -6,8 +6,6 @@ from spiritlevel.objective import Objective
 from spiritlevel.results.symmetry import Left, Reason
 from spiritlevel.symmetry import Group, head_maps, permutations, sign_flips
 
-MAY_HIDE = {Reason.NO_RULE, Reason.EPS}  # rescalings that are there, or nearly
-
 
 def left(objective: Objective, group: Group) -> tuple[Left, ...]:
     """Permutations and signs where there is no rescaling to speak of, and all that moves."""
@@ -23,12 +21,14 @@ def moving(objective: Objective, group: Group) -> tuple[Left, ...]:
     attends = any(kind in group.kinds for kind in ("query-key", "value-output"))
     heads = len(head_maps(objective)) if attends or not group.dim else 0
     mixed = group.kinds.get("linear", 0)
-    blocked = sum(block.reason in MAY_HIDE for block in group.blocks)
+    norms = sum(block.reason is Reason.EPS for block in group.blocks)
+    found = [Left("heads", heads), Left("linear", mixed if mixed > 1 else 0), Left("eps", norms)]
+    return tuple(one for one in found if one.count) + hidden(objective, group)
+
+
+def hidden(objective: Objective, group: Group) -> tuple[Left, ...]:
+    """Where there may be rescalings that were not found."""
+    ruleless = sum(block.reason is Reason.NO_RULE for block in group.blocks)
     whole = sum(p.numel() for p in objective.module.parameters())
-    found = [
-        Left("heads", heads),
-        Left("linear", mixed if mixed > 1 else 0),
-        Left("blocked", blocked),
-        Left("unchosen", whole - objective.size),
-    ]
-    return tuple(one for one in found if one.count > 0)
+    found = [Left("blocked", ruleless), Left("unchosen", max(whole - objective.size, 0))]
+    return tuple(one for one in found if one.count)

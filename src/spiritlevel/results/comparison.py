@@ -80,6 +80,7 @@ class Pair:
     `least` holds, for each, the interval of the least value over its orbit; it is of the `matrix`,
     and to `order` 2 only if that is not None. `turned` is a network that computes what the smaller
     one does and has a larger value than the larger one: plain numbers can be put in any order.
+    Undecided by what is `hidden`, it would survive the rescalings that were found.
     More of it is sharper if it `is_sharpness`, which a loss is not.
     """
 
@@ -97,6 +98,7 @@ class Pair:
     order: Literal[2] | None
     turned: Turned | None
     answer: Answer
+    hidden: bool = False
 
     @property
     def text(self) -> str:
@@ -110,6 +112,8 @@ class Pair:
         }[self.answer]
 
     def _doubt(self) -> str:
+        if self.hidden:
+            return "undecided: rescalings may be hidden"
         if self.turned is not None and self.least is None:
             return "undecided: what is left is unknown"
         return "undecided at this accuracy"

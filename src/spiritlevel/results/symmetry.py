@@ -93,7 +93,7 @@ class Left:
 
     told = ("text",)
 
-    kind: Literal["permutations", "signs", "heads", "linear", "blocked", "unchosen"]
+    kind: Literal["permutations", "signs", "heads", "linear", "eps", "blocked", "unchosen"]
     count: int
 
     @property
@@ -111,8 +111,9 @@ class Left:
             "geodesic_curvature is a measure that does",
             "linear": f"{many} channels between linear maps can be mixed by any invertible matrix: "
             "only their scales are divided out",
-            "blocked": f"{many} operations that have no rule, or an eps, let no rescaling pass",
-            "unchosen": f"{many} parameters are not chosen, and no rescaling moves them",
+            "eps": f"{many} norms would let rescalings pass, were it not for their eps",
+            "blocked": f"{many} operations have no rule and let no rescaling pass: some may hide",
+            "unchosen": f"{many} parameters are not chosen, so that no rescaling moves them",
         }[self.kind]
 
 
