@@ -209,15 +209,15 @@ def test_claims_of_another_host_hold_while_its_heart_beats(
     study = light(seeds=1, grid={"width": [2, 3], "rate": [0.1]})
     path, log = tmp_path / "s.db", tmp_path / "log"
     monkeypatch.setenv("TINY_LOG", str(log))
-    monkeypatch.setattr(claims, "LEASE", 1.5)
+    monkeypatch.setattr(claims, "LEASE", 3.0)
     Store(path, create=True).close()
-    _claimed(path, study.runs()[0].key)
     begin = time.time()
+    _claimed(path, study.runs()[0].key)
     with Store(path) as store:
         [claim] = store.status(study).claims
         assert (claim.host, claim.runs, claim.alive) == ("elsewhere#1", 1, True)
     study.run(path).close()
-    assert time.time() - begin > 1.4
+    assert time.time() - begin > 2.9
     assert [line[0] for line in log.read_text().splitlines()] == ["3", "2"]
 
 
@@ -232,7 +232,7 @@ def test_the_heart_beats_through_trouble(tmp_path: Path, monkeypatch: pytest.Mon
             (tmp_path / "moved.db").rename(path)
             with store.database.writing():
                 query("UPDATE owners SET heartbeat = 0")
-            end = time.monotonic() + 10
+            end = time.monotonic() + 60
             while query("SELECT heartbeat FROM owners").fetchall() == [(0,)]:
                 assert time.monotonic() < end, "no beat"
                 time.sleep(0.02)

@@ -47,7 +47,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
         said = rf"ray_address='{address}' \(in a shell --ray-address\): no cluster of Ray answers"
         with pytest.raises(SpiritlevelError, match=said):
             tiny.made().run(tmp_path / "s.db", engine="ray", ray_address=address)
-    assert time.monotonic() - begin < 15, "three refusals and the import of Ray"
+    assert time.monotonic() - begin < 60, "three refusals and the import of Ray"
     with Store(tmp_path / "s.db") as store:
         assert store.status().claims == ()
 
@@ -57,7 +57,7 @@ def test_somebody_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
     with listening(None) as address, pytest.raises(SpiritlevelError, match=r"within 0\.5 s\)"):
         engine.refuse_unanswered(address)
-    assert 0.4 < time.monotonic() - begin < 10
+    assert 0.4 < time.monotonic() - begin < 60
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00"])
