@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # a shell starts what runs in its background deaf to Ctrl-C, and tests press it
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # two workers with two threads each would fight for two cores
+# Laws are right or wrong, not fast or slow; new examples are for whoever sits at the machine.
+settings.register_profile(
+    "house",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+settings.load_profile("house")
 
 # The longest files, longest first: two workers that take them last wait for each other.
 FIRST = (

@@ -133,7 +133,7 @@ def test_scaling_layers_against_each_other_changes_little() -> None:
     assert other["complexity"] == pytest.approx(one["complexity"], rel=0.11)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.floats(1e-3, 1e3), st.floats(1, 100))
 def test_capacities_rise_with_norms_and_fall_with_margins(size: float, more: float) -> None:
     def both(bound: Callable[..., Any], base: dict[str, Any], name: str, term: str) -> list[float]:

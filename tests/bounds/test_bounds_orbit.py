@@ -182,7 +182,7 @@ def test_one_hidden_layer_is_solved_for_any_prior(width: float) -> None:
             assert divergence(near, prior) >= found.kl * (1 - 1e-12)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
     width=st.floats(1e-3, 10),

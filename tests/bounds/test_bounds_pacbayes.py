@@ -131,7 +131,7 @@ numbers = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(numbers, numbers)
 def test_bounds_rise_with_error_and_divergence_and_fall_with_examples(
     one: dict[str, Any], other: dict[str, Any]
@@ -146,7 +146,7 @@ def test_bounds_rise_with_error_and_divergence_and_fall_with_examples(
             assert first <= second * (1 + 1e-9) + 1e-12, (bound, name)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(numbers, st.floats(0.01, 1.99))
 def test_the_order_of_bounds_of_one_event(given_: dict[str, Any], rate: float) -> None:
     """kl inverted is the least; the best rate gives the quadratic one, and no other a smaller."""
@@ -157,7 +157,7 @@ def test_the_order_of_bounds_of_one_event(given_: dict[str, Any], rate: float) -
     assert bounds.thiemann(rate=rate, **given_).value >= best * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(numbers)
 def test_dziugaite_and_roy_follows_from_maurer(given_: dict[str, Any]) -> None:
     stronger = bounds.maurer(index=GRID[0], **given_).value

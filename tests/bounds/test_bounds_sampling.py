@@ -36,7 +36,7 @@ def test_no_gambler_can_lose_more_than_all_and_the_money_is_one() -> None:
     assert BETS.max() == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(shares, st.floats(1e-6, 0.9))
 def test_what_is_refused_is_refused_without_rounding(values: list[float], delta: float) -> None:
     """W >= 1 / delta at the bound, and less a little below it: safe, and not wasteful."""
@@ -49,7 +49,7 @@ def test_what_is_refused_is_refused_without_rounding(values: list[float], delta:
             assert wealth(values, below) < 1 / Fraction(delta)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(shares, st.integers(0, 11), st.floats(0, 1), st.floats(1e-6, 0.5))
 def test_it_rises_with_every_value_and_falls_with_delta(
     values: list[float], place: int, up: float, delta: float

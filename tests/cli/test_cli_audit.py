@@ -148,7 +148,6 @@ WORDS = st.lists(st.one_of(st.tuples(OPTIONS, JUNK), st.tuples(JUNK)), max_size=
 
 @settings(
     max_examples=80,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -168,7 +167,6 @@ def test_nonsense_never_shows_a_traceback(
 
 @settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -252,7 +252,7 @@ def test_operators_are_symmetric(case: Case, make: object) -> None:
     torch.testing.assert_close(gram, gram.T, rtol=0, atol=tolerance * float(gram.norm()))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), a=st.floats(-3, 3), b=st.floats(-3, 3))
 def test_products_are_linear_and_blocks_are_columns(seed: int, a: float, b: float) -> None:
     operator = sl.hessian(BY_NAME["relu mlp"].objective())

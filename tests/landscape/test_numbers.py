@@ -27,7 +27,7 @@ def test_the_barrier_of_a_parabola_is_exact(steps: int) -> None:
     assert found.value == pytest.approx(0.75, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(0.2, 0.8), st.floats(0.05, 0.3), st.integers(5, 30))
 def test_the_barrier_of_a_bump_lies_within_its_error(at: float, width: float, half: int) -> None:
     places = axis(2 * max(half, math.ceil(1 / width)) + 1)  # what no point sees nobody knows

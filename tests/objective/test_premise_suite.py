@@ -26,7 +26,6 @@ def test_what_is_promised_holds(architecture: str) -> None:
     @seed(sorted(ARCHITECTURES).index(architecture))
     @settings(
         max_examples=EACH,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

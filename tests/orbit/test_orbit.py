@@ -221,7 +221,7 @@ def test_one_factor_per_layer_has_a_closed_form(sizes: tuple[int, ...]) -> None:
     assert parts == pytest.approx([found.value / k] * k, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(["spectral", "fro", "nuclear"]))
 def test_norms_are_log_convex_along_the_orbit(seed: int, norm: str) -> None:
     objective, group = problem("mlp")

@@ -170,7 +170,7 @@ def test_cells_that_run_away_together() -> None:
     assert 3 * np.exp(-2 * (t[0] + t[1])) == pytest.approx(1, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from([0.5, 3.0, 10.0]))
 def test_any_exponents_and_masses(seed: int, far: float) -> None:
     """From two points of one orbit to one; no slope is left where all have two sides."""

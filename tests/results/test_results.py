@@ -186,7 +186,7 @@ PARTS = sorted(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 @pytest.mark.parametrize("kind", PARTS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_any_part_of_a_result_makes_the_round_trip(kind: Any, data: st.DataObject) -> None:

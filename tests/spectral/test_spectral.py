@@ -125,7 +125,7 @@ def test_an_unfinished_search_says_so() -> None:
     assert found.residual > 1e-8
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=12), st.integers(0, 100))
 @example([0.0, 0.0, 1e-140], 0)
 def test_eigenvalues_of_any_matrix(values: list[float], seed: int) -> None:

@@ -142,7 +142,7 @@ def test_outputs_of_very_different_sizes_are_judged_each_by_itself() -> None:
     assert group.verify(objective, group.apply(objective, group.random(0))).verdict == "exact"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 10**6),
     st.floats(-9, 0),

@@ -247,7 +247,6 @@ def test_no_trace_is_proved_where_a_matrix_is_used_twice() -> None:
 @settings(
     max_examples=60,
     derandomize=True,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def test_random_networks(net: Net) -> None:

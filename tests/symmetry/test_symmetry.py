@@ -128,7 +128,7 @@ def test_kinds_do_not_depend_on_how_attention_is_written() -> None:
 # Laws -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(0, 10_000), st.floats(0.01, 1.5))
 def test_group_laws(first: int, second: int, scale: float) -> None:
     model = randomized(nn.TransformerEncoderLayer(4, 2, 3, batch_first=True))

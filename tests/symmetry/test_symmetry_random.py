@@ -28,7 +28,6 @@ def examples(usual: int, long: int = 3000) -> settings:
     return settings(
         max_examples=long if LONG else usual,
         derandomize=True,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
 

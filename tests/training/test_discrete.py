@@ -121,7 +121,7 @@ def test_one_step_is_taken_below_its_acceptance_and_not_above() -> None:
 
 
 @given(beta=st.floats(0, 10), seed=st.integers(0, 100))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_detailed_balance(beta: float, seed: int) -> None:
     """exp(-beta E) P(a -> b) is symmetric, with all flips proposed alike."""
     instance = perceptron(5, 1.0, seed=seed)

@@ -99,7 +99,7 @@ def stepped(net: nn.Module, kind: Any, x: Tensor, steps: int = 3, **options: Any
 GROUP = sl.symmetries(mlp(), X)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), momentum=st.sampled_from([0.0, 0.9]))
 def test_rescaled_units_make_rescaled_steps(seed: int, momentum: float) -> None:
     model, twin = mlp(), mlp()

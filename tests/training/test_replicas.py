@@ -42,7 +42,7 @@ def places(optimizer: ReplicatedSGD) -> Tensor:
     return torch.stack([own[0] for own in optimizer.replicas])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     count=st.integers(1, 4),
     gamma=st.floats(0, 5),

@@ -45,7 +45,7 @@ def test_the_climb_is_that_at_the_balanced_point(norm: float) -> None:
     torch.testing.assert_close(flat(model), top / d, rtol=1e-10, atol=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), norm=st.sampled_from([2.0, math.inf]))
 def test_twins_climb_to_twins(seed: int, norm: float) -> None:
     """The same function up there, and gradients that differ by the rescaling only."""
