@@ -1,12 +1,15 @@
 """Trainings that are killed at random moments: run as a script, it prints what came out as JSON.
 
 A process that never differentiates forks the trainings, so that torch is imported once; autograd
-does not survive a fork.
+does not survive a fork. One that is to be killed goes on for a few steps and waits there, so that
+no machine is fast enough to end it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -26,6 +29,7 @@ from spiritlevel.results.data import plain
 from spiritlevel.training import SAM, fit
 
 KILLS, EPOCHS, STEPS = 5, 3, 20
+FEW = EPOCHS * STEPS // (KILLS + 1)  # steps that a training which is to be killed can make
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
@@ -33,7 +37,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def trained(kind: str, path: Path) -> None:
+def trained(kind: str, path: Path, most: float = math.inf) -> None:
     """BatchNorm, dropout and a schedule, on tensors or (for Adam) on a loader that shuffles."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -46,17 +50,24 @@ def trained(kind: str, path: Path) -> None:
         given = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
     optimizer = OPTIMIZERS[kind](net.parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+    steps = itertools.count(1)
+
+    def wait(*_: Any) -> None:
+        while next(steps) > most:
+            time.sleep(1.0)
+
+    optimizer.register_step_pre_hook(wait)
     options = {"batch_size": 8, "schedule": schedule, "checkpoint": path, "every": 1, "stop": 0.0}
     found = fit(net, given, F.cross_entropy, optimizer, EPOCHS, **options)
     path.with_suffix(".json").write_text(json.dumps(plain(found.epochs)))
 
 
-def started(kind: str, path: Path) -> int:
+def started(kind: str, path: Path, most: float = math.inf) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            trained(kind, path)
+            trained(kind, path, most)
             code = 0
         finally:
             os._exit(code)
@@ -66,12 +77,12 @@ def started(kind: str, path: Path) -> int:
 def killed(kind: str, path: Path, draws: random.Random) -> bool:
     """Begin, or go on, and kill it some moments after it has written once; whether that hit."""
     before = path.stat().st_mtime_ns if path.exists() else 0
-    child = started(kind, path)
+    child = started(kind, path, FEW)
     while not path.exists() or path.stat().st_mtime_ns == before:
         if os.waitpid(child, os.WNOHANG)[0]:
             return False
         time.sleep(0.001)
-    time.sleep(draws.uniform(0.0, 0.04))
+    time.sleep(draws.uniform(0.0, 0.02))
     os.kill(child, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
