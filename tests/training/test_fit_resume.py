@@ -223,6 +223,18 @@ def test_the_same_objects_go_on_after_ctrl_c(tmp_path: Path) -> None:
     assert same(model, again(tmp_path / "b.pt")[0])
 
 
+def test_going_on_at_the_end_of_the_first_epoch_is_nothing_to_warn_of(tmp_path: Path) -> None:
+    def pressed(epoch: Epoch) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    _, history = again(tmp_path / "a.pt", stop=pressed)
+    assert "0 of 4 epochs" in history.provenance["interrupted"]
+    model, whole = again(tmp_path / "a.pt")  # torch warns of a schedule that steps before any step
+    assert [epoch.number for epoch in whole.epochs] == [1, 2, 3, 4]
+    assert same(model, again(tmp_path / "b.pt")[0])
+
+
 def test_ctrl_c_before_the_first_step_is_ctrl_c() -> None:
     def stream() -> Iterator[Any]:
         yield data()

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -232,7 +233,10 @@ class _Loop:
         if isinstance(self.parts.schedule, ReduceLROnPlateau):
             self.parts.schedule.step(loss)
         else:
-            self.parts.schedule.step()
+            with warnings.catch_warnings():
+                # where this process goes on at the end of an epoch, it has made no step yet
+                warnings.filterwarnings("ignore", r"Detected call of .lr_scheduler", UserWarning)
+                self.parts.schedule.step()
 
     @torch.no_grad()
     def _full(self) -> float:
