@@ -25,5 +25,5 @@ table = sl.measure(objective)
 print(table)
 
 # Every row is an Estimate.
-trace = table["hessian_trace"]
-print(f"\ntrace {trace.value:.3f}, standard error {trace.stderr:.3f}, {trace.status.value}")
+norm = table["hessian_frobenius"]
+print(f"\nFrobenius norm {norm.value:.3f}, standard error {norm.stderr:.3f}, {norm.status.value}")

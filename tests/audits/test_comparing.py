@@ -93,11 +93,11 @@ def test_a_twin_is_sharper_only_in_these_coordinates() -> None:
 
 
 def test_what_cannot_be_told_apart_is_undecided() -> None:
-    """Two nets whose traces are known to a tenth and differ by less."""
+    """Two nets whose norms are known to a tenth and differ by less."""
     near = net(16).at(net(16).vector * 1.0005)
-    found = sl.compare({"a": net(16), "b": near}, ["hessian_trace", "expected_sharpness"])
+    found = sl.compare({"a": net(16), "b": near}, ["hessian_frobenius", "expected_sharpness"])
     assert {pair.text for pair in found.pairs} == {"undecided at this accuracy"}
-    assert found["hessian_trace"].turned is None
+    assert found["hessian_frobenius"].turned is None
 
 
 def test_what_is_left_of_a_frobenius_norm_is_known() -> None:

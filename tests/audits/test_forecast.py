@@ -16,6 +16,7 @@ from spiritlevel.audits import forecast
 from spiritlevel.curvature.engine import Engine
 from spiritlevel.measures.base import Measure
 
+SECONDS = {"passes": 1.0, "gradients": 3.0, "products": 6.0, "proofs": 10.0}
 OF_FEW_PRODUCTS = ("loss", "gradient_norm", "keskar", "expected_sharpness")
 
 
@@ -25,6 +26,14 @@ def net() -> sl.Objective:
     model = nn.Sequential(
         nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3)
     )
+    x, y = torch.randn(200, 8), torch.arange(200) % 3
+    return sl.Objective(model, (x, y), F.cross_entropy, microbatch=50)
+
+
+@pytest.fixture
+def smooth() -> sl.Objective:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     x, y = torch.randn(200, 8), torch.arange(200) % 3
     return sl.Objective(model, (x, y), F.cross_entropy, microbatch=50)
 
@@ -48,7 +57,7 @@ def test_seconds_are_those_of_the_passes_that_were_timed(
 ) -> None:
     def timed(self: forecast._Clock, kind: str) -> float:
         self.start["products"] = 0.5
-        return {"passes": 1.0, "gradients": 3.0, "products": 6.0, "proofs": 10.0}[kind]
+        return {**SECONDS, "diagonals": 20.0}[kind]
 
     monkeypatch.setattr(forecast._Clock, "seconds", timed)
     found = sl.estimate(net, OF_FEW_PRODUCTS)
@@ -56,21 +65,34 @@ def test_seconds_are_those_of_the_passes_that_were_timed(
     assert found.seconds == 72.0
     assert found.products == 0
     assert found.units == {"pass": 1.0, "gradient": 3.0}
-    both = sl.estimate(net, ["hessian_spectral", "lambda_min", "hessian_trace"])
+    traces = ["hessian_trace", "layer_traces", "hessian_frobenius", "effective_rank"]
+    both = sl.estimate(net, ["hessian_spectral", "lambda_min", *traces])
     # both ends are found in one go, and whoever comes first pays for them and for the beginning
-    assert [row.seconds for row in both.rows] == [50 * 6 + 0.5, 0.0, 30 * 6.0, 12 * 6.0]
+    assert [row.seconds for row in both.rows] == [50 * 6 + 0.5, 0.0, 20, 0, 12 * 6, 0, 12 * 6]
     group = sl.symmetries(net)
     audit = sl.estimate(net, ["hessian_trace"], audit=True, group=group)
-    assert audit["hessian_trace"].seconds == pytest.approx(30 * 6 * (1 + 2 / 3) + 0.5)
-    assert audit["points"].seconds == pytest.approx((3 + 2 * 5) * 10 + 12 * 6 + 5 * 0.2)
+    assert audit["hessian_trace"].seconds == 20  # of the diagonal: a trace is its sum
+    assert audit["points"].seconds == pytest.approx((3 + 2 * 5) * 10 + 16 * 6 + 5 * 0.2)
     # nine stops in float64, which is ten times slower here
     assert audit["way"].seconds == pytest.approx(9 * 10 * (50 * 6 + 31 * 1))
     short = sl.estimate(net, ["hessian_trace"], audit=True, group=group, way=False)
     assert [row.name for row in short.rows] == [row.name for row in audit.rows if row.name != "way"]
 
 
-def test_a_budget_is_the_most_that_a_measure_takes(net: sl.Objective) -> None:
+def test_traces_of_networks_that_bend_are_drawn(
+    smooth: sl.Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast._Clock, "seconds", lambda self, kind: SECONDS[kind])
+    found = sl.estimate(smooth, ["hessian_trace", "hessian_frobenius"])
+    assert [row.seconds for row in found.rows] == [30 * 6, 0, 12 * 6]
+    audit = sl.estimate(smooth, ["hessian_trace"], audit=True, group=sl.symmetries(smooth))
+    assert audit["hessian_trace"].seconds == 30 * 6  # at one point: nothing can be rescaled
+
+
+def test_a_budget_is_the_most_that_a_measure_takes(net: sl.Objective, smooth: sl.Objective) -> None:
     found = sl.estimate(net, ["lambda_max", "hessian_trace"], budget=10)
+    assert [row.products for row in found.rows] == [10, 0, 12]
+    found = sl.estimate(smooth, ["lambda_max", "hessian_trace"], budget=10)
     assert [row.products for row in found.rows] == [10, 10, 12]
     with pytest.raises(sl.SpiritlevelError, match="budget"):
         sl.estimate(net, budget=0)

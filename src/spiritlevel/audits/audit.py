@@ -16,6 +16,7 @@ from spiritlevel.audits.way import Points, way_along
 from spiritlevel.base.doors import number
 from spiritlevel.base.errors import ChangedError, SpiritlevelError
 from spiritlevel.base.estimate import Estimate, Status
+from spiritlevel.base.interrupts import parts
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.base import Bottom, Measure
@@ -33,7 +34,6 @@ from spiritlevel.results.provenance import provenance
 from spiritlevel.results.verdicts import Infimum, Outcome
 from spiritlevel.symmetry import Group, verify
 from spiritlevel.symmetry.find import group_of
-from spiritlevel.symmetry.tracing.degree import multilinear
 from spiritlevel.witnesses.sharpened import sharpen
 
 DEFAULT = (
@@ -186,7 +186,12 @@ class _Work:
         self.notes += [f"not {name}: {why}" for name, why in self.missing.items()]
 
     def _sharpened(self) -> Found:
-        found = sharpen(self.objective, target=SHARP, group=self.group, operator=self.here.hessian)
+        with parts():
+            ends = self.here.extremes
+        self.products += ends[0].matvecs
+        pairs = ends if ends[0].value > 0 else None  # of larger magnitude it may be the smallest
+        known = {"group": self.group, "operator": self.here.hessian, "pairs": pairs}
+        found = sharpen(self.objective, target=SHARP, **known)
         return self.group.of_layers(found.element), found.certificate
 
     @property
@@ -317,5 +322,5 @@ def _proof(work: _Work, measure: Measure) -> OrbitMinimum | None:
     if bottom.norm != "trace":
         return None
     # for such nets the trace of the Hessian is that of the Gauss-Newton matrix
-    known = bottom.matrix == "ggn" or multilinear(work.objective)
+    known = bottom.matrix == "ggn" or work.here.multilinear
     return work.here.least_trace if known else None

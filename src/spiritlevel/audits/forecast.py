@@ -18,7 +18,8 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.curvature import ggn, ggn_diagonal, hessian
 from spiritlevel.curvature.engine import TAPES_SHARE, Engine
-from spiritlevel.measures.base import Work
+from spiritlevel.measures.base import ONE_END, Measure, Work
+from spiritlevel.measures.instruments import Instruments
 from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.objective.batches import examples
@@ -32,7 +33,7 @@ TRANSIENT = 1.7  # of a tape, while it is recorded: ResNets and transformers ali
 BASIS = 32  # vectors of a Krylov basis
 POINTS = ("moved", "sharpened", "balanced", "layers", "flattest")
 PROOF = 2.0  # passes in float64 for a twin, beside those of the network itself
-SHARPENING, REST = 12.0, 12.0  # products
+TRIED, REST = 4.0, 12.0  # products: of the layers that may be sharpened, of a step downhill
 SPECTRUM = 50  # products at each stop of the figure
 SEARCH = 0.2  # seconds that a point takes beside passes over the data: models, symbols, proofs
 KINDS = {
@@ -70,13 +71,16 @@ def estimate(
     group = symmetries(objective) if audit and group is None else group
     found = time.perf_counter() - begin
     moves = group is not None and bool(group.dim)
-    work, clock = _works(names, budget), _Clock(objective)
+    asked = _asked(names, objective)
+    work, clock = _works(asked, budget), _Clock(objective)
     clock.notes += [f"nobody knows what {n} takes: left out" for n in names if not MEASURES[n].work]
     needed = {kind for w in work.values() for kind in KINDS if getattr(w, kind)}
     units = {kind: clock.seconds(kind) for kind in KINDS if kind in needed}
     shares = _shares(work, units, clock, moves)
     if audit:
-        shares.append(_points(units, clock, found, moves))
+        spectrum = {"extremes", "probes"} & {measure.shares for measure in asked.values()}
+        tried = TRIED if spectrum else TRIED + ONE_END.products
+        shares.append(_points(units, clock, found, moves, tried))
         shares += [_way(units, clock)] if way and moves else []
     told = provenance(begin, clock.notes, **described(objective), seed=0, products=clock.products)
     shown = {KINDS[kind]: seconds for kind, seconds in units.items()}
@@ -95,14 +99,11 @@ def _shares(
     return shares
 
 
-def _works(names: list[str], budget: int) -> dict[str, Work]:
+def _works(measures: dict[str, Measure], budget: int) -> dict[str, Work]:
     """What each measure takes at one point, where what several share is made once for all."""
     work, paid = {}, set[str]()
-    for name in names:
-        measure = MEASURES[name]
-        mates = [
-            MEASURES[n] for n in names if measure.shares and MEASURES[n].shares == measure.shares
-        ]
+    for name, measure in measures.items():
+        mates = [m for m in measures.values() if measure.shares and m.shares == measure.shares]
         known = [m.work or Work() for m in mates or [measure]]
         largest = max(known, key=lambda w: w.products)
         largest = replace(largest, products=min(largest.products, budget))
@@ -111,6 +112,18 @@ def _works(names: list[str], budget: int) -> dict[str, Work]:
             work[name] = replace(work[name], diagonals=0.0)
         paid |= {key for key in (measure.shares, "diagonal" if work[name].diagonals else "") if key}
     return work
+
+
+def _asked(names: list[str], objective: Objective) -> dict[str, Measure]:
+    """The measures, with the work that they are where diag H is known exactly if it is."""
+    found = {name: MEASURES[name] for name in names}
+    if not any(m.exact for m in found.values()) or not Instruments(objective).sums:
+        return found
+    for name, measure in found.items():
+        if measure.exact is not None:
+            shares = measure.shares if measure.exact.products else ""
+            found[name] = replace(measure, work=measure.exact, shares=shares)
+    return found
 
 
 def _share(name: str, work: Work, units: dict[str, float], clock: _Clock, moves: bool) -> Share:
@@ -141,22 +154,23 @@ def _pay_for_the_start(shares: list[Share], clock: _Clock) -> None:
             return
 
 
-def _points(units: dict[str, float], clock: _Clock, found: float, moves: bool) -> Share:
+def _points(
+    units: dict[str, float], clock: _Clock, found: float, moves: bool, tried: float
+) -> Share:
     """Finding the points of an audit and proving each."""
     if not moves:
         return Share("points", "points and proofs", 1, 0.0, 0.0, 0.0, found)
     count = len(POINTS)
     proofs = (3 + PROOF * count) * clock.seconds("proofs")
     each = units["products"] if "products" in units else clock.seconds("products")
-    sharpening = SHARPENING * each
     return Share(
         "points",
         "points and proofs",
         count,
-        SHARPENING,
+        tried,
         0.0,
         3 + PROOF * count,
-        proofs + sharpening + count * SEARCH,
+        proofs + tried * each + count * SEARCH,
     )
 
 

@@ -12,7 +12,7 @@ from torch.func import vjp, vmap
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.memory import free_bytes
-from spiritlevel.base.scope import set_apart
+from spiritlevel.base.scope import set_apart, without_tf32
 from spiritlevel.base.tensors import flatten, generator, map_tensors, rademacher
 from spiritlevel.curvature import layers as layerwise
 from spiritlevel.objective import Objective, only_objectives
@@ -22,6 +22,7 @@ from spiritlevel.objective.loss.bends import combined, matrix, root
 from spiritlevel.objective.telling import telling
 
 MOST_OUTPUTS = 128  # of one example
+FEW_OUTPUTS = 16  # of each, a backward pass for all the layers at once
 CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
 DRAWS = 16  # of a sampled diagonal, over all batches
 CHECKED = 6  # examples on which squares by layers are compared with those of single examples
@@ -78,6 +79,14 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
     return GaussNewtonDiagonal(found, exact)
 
 
+@set_apart()
+def few_passes(objective: Objective) -> bool:
+    """Whether the exact diagonal is that of plain layers with few outputs: some 20 gradients."""
+    if not objective.separable or objective.mode == "train" or objective.loss.on_outputs is None:
+        return False
+    return layerwise.layers_of(objective) is not None and _outputs(objective) <= FEW_OUTPUTS
+
+
 def _exact(objective: Objective, outputs: int) -> Tensor:
     layers, shape = _layers(objective), _Curvature()
     at_once = _at_once(objective, layers, outputs)
@@ -90,7 +99,7 @@ def _exact(objective: Objective, outputs: int) -> Tensor:
             total += _squares(objective, layers, piece, units, sizes)
         return total
 
-    with objective.smooth():
+    with objective.smooth(), without_tf32():  # of what is called exact all digits count
         found = objective.mean(squares)
     shape.refuse()
     return found

@@ -42,6 +42,7 @@ NEEDS: dict[str, str] = {
 
 DINH, JIANG = "Dinh et al. (2017)", "Jiang et al. (2020)"
 TRACE, TOP = "20 to 200 products", "10 to 50 products"
+SUM = f"an exact diagonal, else {TRACE}"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Work:
 
 
 PROBES = Work(products=30, rough=1 / 3)
+# where diag H is known: a trace, and a norm beside it
+SUMMED, SQUARED = Work(diagonals=1), Work(products=12, diagonals=1, rough=2 / 3)
 ONE_END, BOTH_ENDS = Work(products=12), Work(products=50)
 TWO: tuple[str, ...] = ("here", "moved")  # points of an audit, for what takes many products
 
@@ -87,12 +90,13 @@ class Measure:
     "diagonal" includes "unit" includes "layer". `needs` is what has to be given beside the
     objective. `cost` is in words, `work` in numbers where they are known. `shares`
     names the computation of Instruments whose cost it shares, and `ends` how many ends of the
-    spectrum it needs of it. `standard` ones are measured unasked; `parts` are several numbers. More
-    of it is sharper if it `is_sharpness`. `bottom` is what it shrinks to over the orbit, where that
-    is known; `points` are those that an audit looks at, where it should not look at more. `reading`
-    says what a large value means, where that is not that the network is sharp. A `bound` may lie
-    far from what it bounds: two of them put no networks in order. One that `keeps` what is done
-    when Ctrl-C comes is an estimate all the same, with a wider error.
+    spectrum it needs of it. `exact` is its work where diag H is known exactly. `standard` ones are
+    measured unasked; `parts` are several numbers. More of it is sharper if it `is_sharpness`.
+    `bottom` is what it shrinks to over the orbit, where that is known; `points` are those that an
+    audit looks at, where it should not look at more. `reading` says what a large value means, where
+    that is not that the network is sharp. A `bound` may lie far from what it bounds: two of them
+    put no networks in order. One that `keeps` what is done when Ctrl-C comes is an estimate all the
+    same, with a wider error.
     """
 
     function: Callable[..., Estimate | dict[str, Estimate]]
@@ -109,6 +113,7 @@ class Measure:
     bottom: Bottom | None = None
     points: tuple[str, ...] = ()
     work: Work | None = None
+    exact: Work | None = None
     reading: str = ""
     needs: tuple[Need, ...] = ()
     bound: bool = False

@@ -13,6 +13,9 @@ from spiritlevel.measures.base import (
     ONE_END,
     PERMUTATION,
     PROBES,
+    SQUARED,
+    SUM,
+    SUMMED,
     TOP,
     TRACE,
     Bottom,
@@ -62,8 +65,11 @@ def hessian_spectral(instruments: Instruments) -> Estimate:
 
 
 def hessian_trace(instruments: Instruments) -> Estimate:
-    """tr H, the sum of the eigenvalues."""
-    return instruments.probes.trace()
+    """tr H, the sum of the eigenvalues: exactly, where diag H is known, else by random signs."""
+    begin, known = time.perf_counter(), instruments.curvatures
+    if known is None:
+        return instruments.probes.trace()
+    return Estimate(float(known.sum()), seconds=time.perf_counter() - begin)
 
 
 def hessian_frobenius(instruments: Instruments) -> Estimate:
@@ -73,12 +79,22 @@ def hessian_frobenius(instruments: Instruments) -> Estimate:
 
 def effective_rank(instruments: Instruments) -> Estimate:
     """(tr H)^2 / ||H||_F^2, the number of directions that curve, the participation ratio."""
-    return instruments.probes.effective_rank()
+    known = instruments.curvatures
+    return instruments.probes.effective_rank(None if known is None else float(known.sum()))
 
 
 def layer_traces(instruments: Instruments) -> dict[str, Estimate]:
     """tr H_ll for the diagonal block of every layer."""
-    return instruments.probes.block_traces(lambda name: name.rpartition(".")[0] or name)
+    known, layers = instruments.curvatures, dict[str, float]()
+    if known is None:
+        return instruments.probes.block_traces(_layer)
+    for name, span in instruments.objective.spans.items():
+        layers[_layer(name)] = layers.get(_layer(name), 0.0) + float(known[span].sum())
+    return {layer: Estimate(value) for layer, value in layers.items()}
+
+
+def _layer(parameter: str) -> str:
+    return parameter.rpartition(".")[0] or parameter
 
 
 ENTRIES: dict[str, Measure] = {
@@ -151,12 +167,13 @@ ENTRIES: dict[str, Measure] = {
         family="curvature",
         invariances=PERMUTATION,
         reference=DINH,
-        cost=TRACE,
+        cost=SUM,
         shares="probes",
         standard=True,
         is_sharpness=True,
         bottom=Bottom("trace"),
         work=PROBES,
+        exact=SUMMED,
         keeps=True,
     ),
     "layer_traces": Measure(
@@ -164,11 +181,12 @@ ENTRIES: dict[str, Measure] = {
         title="in",
         family="curvature",
         invariances=PERMUTATION,
-        cost=TRACE,
+        cost=SUM,
         shares="probes",
         standard=True,
         parts=True,
         work=PROBES,
+        exact=SUMMED,
         reading="where the trace comes from",
         keeps=True,
     ),
@@ -184,6 +202,7 @@ ENTRIES: dict[str, Measure] = {
         is_sharpness=True,
         bottom=Bottom("frobenius"),
         work=PROBES,
+        exact=SQUARED,
         keeps=True,
     ),
     "effective_rank": Measure(
@@ -195,6 +214,7 @@ ENTRIES: dict[str, Measure] = {
         shares="probes",
         standard=True,
         work=PROBES,
+        exact=SQUARED,
         reading="larger means more directions that curve",
         keeps=True,
     ),

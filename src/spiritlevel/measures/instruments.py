@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.interrupts import parts
 from spiritlevel.base.operator import Operator, scaled
 from spiritlevel.curvature import hessian
-from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
+from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, few_passes, ggn_diagonal
 from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective
@@ -21,10 +22,13 @@ from spiritlevel.orbit import OrbitMinimum, minimum
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, Quantity, within
 from spiritlevel.symmetry import Group, symmetries
+from spiritlevel.symmetry.tracing.degree import multilinear
 
 T = TypeVar("T")
 SKETCH = 30  # products that look for what is taken out before probes are drawn
 COARSE_ROUNDING, DOUBTFUL_CHECK = 1e-3, 1e-2  # of products: beyond them a reader is told
+FEWEST_PROBES = 8
+APART = 8  # standard errors between a trace that is known and probes of it: a bug, not chance
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
 
@@ -86,6 +90,8 @@ class Instruments:
         self.share(
             hessian=lambda: scaled(here.hessian, scales),
             diagonal=lambda: here.diagonal.scaled(scales),
+            curvatures=lambda: _scaled(here.curvatures, scales),
+            multilinear=lambda: here.multilinear,
         )
 
     def share(self, **known: Callable[[], Any]) -> None:
@@ -114,6 +120,31 @@ class Instruments:
         if "diagonal" in self._shared:
             return self._shared["diagonal"]()
         return ggn_diagonal(self.objective)
+
+    @functools.cached_property
+    def multilinear(self) -> bool:
+        """Whether the network is known to be piecewise linear in each parameter."""
+        if "multilinear" in self._shared:
+            return self._shared["multilinear"]()
+        return multilinear(self.objective)
+
+    @property
+    def sums(self) -> bool:
+        """Whether traces of the Hessian are sums of the diagonal of G, which takes few passes."""
+        return few_passes(self.objective) and self.multilinear
+
+    @functools.cached_property
+    def curvatures(self) -> Tensor | None:
+        """diag H in float64, where it is that of G and takes few passes: then traces are exact."""
+        if "curvatures" in self._shared:
+            return self._shared["curvatures"]()
+        if not self.sums:
+            return None
+        try:
+            found = self.diagonal
+        except SpiritlevelError:  # a loss that is not convex in the outputs, for one
+            return None
+        return found.values if found.exact else None
 
     @functools.cached_property
     def least_norm(self) -> OrbitMinimum:
@@ -157,19 +188,26 @@ class Instruments:
 
     @functools.cached_property
     def probes(self) -> Probes:
-        """Random probes after the leading Ritz vectors are taken out."""
+        """Random probes after the leading Ritz vectors are taken out.
+
+        Where the trace is known exactly they are for the Frobenius norm alone, and fewer.
+        """
         with parts():
             top = self.extremes
-        return probe(
+        known = self.curvatures is not None  # squares scatter less than a trace does
+        wanted: tuple[Quantity, ...] = ("frobenius",) if known else ("trace", "frobenius")
+        found = probe(
             self.hessian,
-            stop=within(self.rtol, "trace", "frobenius"),
+            stop=within(self.rtol, *wanted),
             budget=self.budget,
-            least=self.least_probes,
+            least=max(self.least_probes // 2, FEWEST_PROBES) if known else self.least_probes,
             deflate=top.leading,
             images=top.leading_images,
             blocks=self.hessian.spans,
             seed=self.seed,
         )
+        _confront(self.curvatures, found.trace())
+        return found
 
     @functools.cached_property
     def init(self) -> Tensor:
@@ -235,3 +273,20 @@ class Instruments:
     def used(self, name: str) -> bool:
         """Whether a shared computation has been made already."""
         return name in self.__dict__ or any(key[0] == name for key in self._made)
+
+
+def _confront(curvatures: Tensor | None, probed: Estimate) -> None:
+    """What is said of the diagonal and what products with the Hessian say have to agree."""
+    if curvatures is None:
+        return
+    trace, width = float(curvatures.sum()), APART * probed.error
+    if abs(trace - probed.value) > width + COARSE_ROUNDING * abs(probed.value):
+        raise SpiritlevelError(
+            f"the trace is {trace:.6g} by the Gauss-Newton diagonal and {probed} by products with "
+            "the Hessian: an error of spiritlevel's; please report it with the model"
+        )
+
+
+def _scaled(curvatures: Tensor | None, factors: Tensor) -> Tensor | None:
+    """diag(D A D) from diag(A), where it is known."""
+    return None if curvatures is None else curvatures * factors.to(curvatures) ** 2

@@ -70,12 +70,16 @@ class Probes:
         stderr = None if square.stderr is None else square.stderr / (2 * value) if value else 0.0
         return self._estimate(value, stderr)
 
-    def effective_rank(self) -> Estimate:
-        """(tr A)^2 / ||A||_F^2: how many equal eigenvalues would give these two numbers."""
+    def effective_rank(self, trace: float | None = None) -> Estimate:
+        """(tr A)^2 / ||A||_F^2: how many equal eigenvalues would give these two numbers.
+
+        `trace` is tr A, where it is known exactly.
+        """
 
         def ratio(quadratic: Tensor, square: Tensor) -> Tensor:
             total = square + self.taken_square
-            return (quadratic + self.taken_blocks.sum()) ** 2 / total.clamp(min=1e-300)
+            sum_of_all = quadratic + self.taken_blocks.sum() if trace is None else trace
+            return sum_of_all**2 / total.clamp(min=1e-300)
 
         value = float(ratio(self.quadratic.mean(), self.squares.mean()))
         n = len(self.squares)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import number
+from spiritlevel.base.doors import a, number
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.operator import Operator, only_operators
@@ -20,7 +20,7 @@ from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.results.provenance import Provenance
 from spiritlevel.results.symmetry import Sharpening
-from spiritlevel.spectral import eigenpairs
+from spiritlevel.spectral import Eigenpairs, eigenpairs
 from spiritlevel.symmetry import Certificate, Group
 from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.group import added
@@ -114,17 +114,21 @@ def sharpen(
     target: float,
     group: Group | None = None,
     operator: Operator | None = None,
+    pairs: Eigenpairs | None = None,
 ) -> Sharpened:
     """An observationally equivalent objective whose Hessian has an eigenvalue >= target.
 
     Scaling a block by e^s scales the Hessian there by e^-2s, so u'Hu of any u in the block grows
     to the target in closed form (Dinh et al., 2017). Factors are powers of two: they
-    round nothing, not even in float32. `operator` is the Hessian, where it is known already.
+    round nothing, not even in float32. `operator` is the Hessian and `pairs` are its largest
+    eigenpairs, where they are known already.
     """
     _refuse(objective, target, operator)
+    if pairs is not None:
+        a("pairs", pairs, Eigenpairs, "what sl.eigenpairs returned of this Hessian")
     layers = _layers(objective, group)
     operator = hessian(objective) if operator is None else operator
-    pairs = eigenpairs(operator)
+    pairs = eigenpairs(operator) if pairs is None else pairs
     top = pairs.vectors[:, 0]
     best = _best(layers, objective, operator, top, NOISE * abs(pairs[0].value))
     if best is None:
