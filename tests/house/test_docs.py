@@ -137,6 +137,14 @@ def test_numbers_that_differ_are_seen() -> None:
     assert not _agree((0.0, 0.0), (0.05, 0.0))
 
 
-def test_every_public_name_is_in_the_readme() -> None:
-    missing = [name for name in spiritlevel.__all__ if name not in README]
-    assert missing == []
+def test_users_are_told_of_every_public_name() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    told = set(re.findall(r"\w+", " ".join([README, *pages])))
+    assert sorted(set(spiritlevel.__all__) - told) == []
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", text):
+            assert link.startswith("http") or (page.parent / link).exists(), (page.name, link)
