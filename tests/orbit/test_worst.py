@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from fractions import Fraction
 
 import pytest
 import torch
@@ -18,53 +16,7 @@ from cases import BY_NAME, labels, randn
 from spiritlevel.base.operator import Operator
 from spiritlevel.orbit.classes import classes_of
 from spiritlevel.orbit.probing import Probed, Tally, Ways, noise_of, reach_of
-from spiritlevel.orbit.proofs import Choice, chosen, least_mean
-
-UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
-HALF = Fraction(1, 2)
-
-
-class Product(nn.Module):
-    """y = relu(x a) b: one unit, whose orbit is one curve."""
-
-    def __init__(self, a: float) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.tensor([a], dtype=torch.float64))
-        self.b = nn.Parameter(torch.tensor([1 / a], dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x * self.a) * self.b
-
-
-def product(a: float = 1.0) -> sl.Objective:
-    x = torch.tensor([[0.5], [1.0], [2.0]], dtype=torch.float64)
-    return sl.Objective(Product(a), (x, x), F.mse_loss)
-
-
-def tiny(widths: tuple[int, ...], seed: int = 0, *, bias: bool = True) -> sl.Objective:
-    """A net with a few units, some steps down from a random start."""
-    layers: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for k in range(len(widths) - 1):
-            layers += [nn.Linear(widths[k], widths[k + 1], bias=bias), nn.ReLU()]
-    net = nn.Sequential(*layers[:-1]).double()
-    x, y = randn(20, widths[0], seed=seed), labels(20, classes=widths[-1])
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-    return sl.Objective(net, (x, y), F.cross_entropy)
-
-
-TINY = {
-    "two units": lambda: tiny((3, 2, 2)),
-    "four units": lambda: tiny((2, 4, 3), 1),
-    "no biases": lambda: tiny((3, 3, 2), 2, bias=False),
-    "two layers": lambda: tiny((2, 2, 2, 2), 3),
-    "two layers without biases": lambda: tiny((2, 2, 2, 2), 4, bias=False),
-}
+from tiny import TINY, product, tiny
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.5, 1.5])
@@ -312,95 +264,6 @@ def test_lengths_that_are_one_but_for_rounding() -> None:
         way.probed.append(Probed(2.0, 3.0, step))
         assert way.expected(2.0) == pytest.approx(1.0, rel=1e-12)
         assert way.expected(1.5) == pytest.approx(0.75**0.5, rel=1e-12)
-
-
-def test_a_certificate_that_is_tampered_with_breaks() -> None:
-    found = sl.orbit.worst_case(TINY["two layers without biases"](), radius=0.3)
-    assert found.proof is not None
-    proof, (choice,) = found.proof, found.proof.choices
-    assert proof.holds(0.3)
-    assert not proof.holds(0.29)
-    first, *rest = choice.weights
-    for weights in (
-        (first + Fraction(1, 10**30), *rest),
-        (-first, *rest),
-        tuple(2 * y for y in choice.weights),
-        (Fraction(1), *(Fraction(0) for _ in rest)),
-    ):
-        changed = dataclasses.replace(choice, weights=weights)
-        assert not dataclasses.replace(proof, choices=(changed,)).holds(0.3)
-    longer = dataclasses.replace(choice, lengths=tuple(1.01 * a for a in choice.lengths))
-    assert not dataclasses.replace(proof, choices=(longer,)).holds(0.3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(
-    ("name", "radius"), [("two units", 0.6), ("two layers without biases", 0.3)]
-)
-def test_what_a_certificate_says_is_found_anew(
-    name: str, radius: float, dtype: torch.dtype
-) -> None:
-    """Of units, and of classes: rise, steps, lengths and rows that are others do not hold."""
-    found = sl.orbit.worst_case(TINY[name]().to(dtype), radius=radius)
-    proof = found.proof
-    assert proof is not None
-    assert proof.alternatives == (name != "two units")
-    assert found.holds()
-    last = proof.choices[-1]
-    shorter = dataclasses.replace(last, lengths=tuple(0.99 * a for a in last.lengths))
-    nothing = dataclasses.replace(last, lengths=tuple(math.nan for _ in last.lengths))
-    still = dataclasses.replace(last, rows=tuple(() for _ in last.rows))
-    for change in (
-        {"rise": 1.001 * proof.rise},
-        {"steps": tuple(1.001 * step for step in proof.steps)},
-        {"steps": tuple(torch.ones_like(step) for step in proof.steps)},
-        *({"choices": (*proof.choices[:-1], choice)} for choice in (shorter, nothing, still)),
-    ):
-        told = dataclasses.replace(proof, **change)
-        assert not dataclasses.replace(found, proof=told).holds()
-    assert not dataclasses.replace(found, lower=1.001 * found.lower).holds()
-    assert not dataclasses.replace(found, radius=0.99 * radius).holds()
-    assert not dataclasses.replace(found, proof=None).holds()
-
-
-def test_a_length_is_no_less_than_its_mean() -> None:
-    """prod a_k^p_k <= length^q in rational numbers, with integers p and q."""
-    draws = torch.Generator().manual_seed(0)
-    for _ in range(200):
-        sizes = (6 * torch.randn(3, generator=draws, dtype=torch.float64)).exp().tolist()
-        parts = torch.randint(1, 9, (3,), generator=draws).tolist()
-        weights = tuple(Fraction(p, sum(parts)) for p in parts)
-        found = Choice(("a", "b", "c"), ((), (), ()), tuple(sizes), weights).length
-        exact = math.prod(Fraction(a) ** p for a, p in zip(sizes, parts, strict=True))
-        assert Fraction(found) ** sum(parts) >= exact
-        assert found == pytest.approx(float(exact) ** (1 / sum(parts)), rel=1e-13)
-
-
-def test_weights_are_found_in_rational_numbers() -> None:
-    """A third each along a path of three; a square has 2/3 on the side of the smaller exponent."""
-    path = [((0, Fraction(1)),), ((0, Fraction(-1)), (1, Fraction(1))), ((1, Fraction(-1)),)]
-    found = chosen("abc", path, [1.0, 2.0, 4.0])
-    assert found is not None
-    assert found.weights == (Fraction(1, 3),) * 3
-    assert found.length == pytest.approx(2.0, rel=1e-14)
-    square = chosen("ab", [UP, ((0, Fraction(-2)),)], [1.0, 8.0])
-    assert square is not None
-    assert square.weights == (Fraction(2, 3), Fraction(1, 3))
-    assert square.length == pytest.approx(2.0, rel=1e-14)
-    assert chosen("ab", [UP, UP], [1.0, 1.0]) is None  # both grow
-    assert chosen("abc", [UP, DOWN, UP], [1.0, 1.0, 1.0]) is None  # not just one
-    assert not Choice(("a",), (UP,), (1.0,), (Fraction(1),)).holds()
-
-
-def test_the_program_takes_the_least_mean() -> None:
-    import numpy as np
-    from scipy.sparse import csr_matrix
-
-    exponents = csr_matrix(np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1], [1, 0]]))
-    logs = np.array([0.0, 1.0, 2.0, -2.0, -0.5])
-    assert least_mean(exponents, logs) == [2, 3]
-    assert least_mean(exponents, logs + np.array([0, 0, 9.0, 9.0, 0])) == [1, 4]
-    assert least_mean(exponents[[0, 2]], logs[[0, 2]]) == []
 
 
 def test_a_unit_that_is_dead_is_no_obstacle() -> None:
