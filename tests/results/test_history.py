@@ -200,9 +200,42 @@ def test_the_figure_draws_every_value_where_it_was_seen() -> None:
     assert "loss as met" in " ".join(html.split())
 
 
-def test_a_value_from_which_nothing_is_known_below_is_at_most_that() -> None:
-    history = courses.course((9.0, 3.0), (8.0, 3.0), least_error=3.0)
-    assert "≤ 3.00" in str(history)
+def bounded_course(*pairs: tuple[float, float | None]) -> History:
+    """Where nothing is known from below of the first values at the bottom."""
+    moments = []
+    for k, (here, most) in enumerate(pairs):
+        least = None if most is None else Estimate(most, status=Status.UPPER_BOUND)
+        read = replace(courses.reading(here, 1.153), least=least or courses.eigenvalue(1.153))
+        moments.append(courses.moment(100 * k, 1.0, read))
+    return History((), tuple(moments), courses.TOLD)
+
+
+def test_what_is_known_of_one_side_only_decides_what_it_can() -> None:
+    """From at most 0.578 to 1.153 is a rise by at least 1.99, whatever the first value is."""
+    [change] = bounded_course((1.2, 0.578), (2.4, None)).changes
+    assert change.verdict is Verdict.LITTLE
+    assert change.text == (
+        "largest eigenvalue rose x 2 from step 0 to step 100 (1.20 to 2.40); on the orbit's bottom "
+        "at least x 1.99: most of it is the network's own."
+    )
+    [unknown] = bounded_course((2.4, 1.2), (1.2, 0.578)).changes
+    assert unknown.verdict is Verdict.UNDECIDED
+    assert "on the orbit's bottom its change is not known: how much" in unknown.text
+
+
+def test_small_changes_are_said_in_per_cent() -> None:
+    [change] = courses.course((20.0, 15.0), (20.1, 15.0)).changes
+    assert "rose by 0.5% from" in change.text
+    [change] = courses.course((20.1, 15.0), (20.0, 15.0)).changes
+    assert "fell by 0.5% from" in change.text
+
+
+def test_a_value_from_which_nothing_is_known_below_is_at_most_that(tmp_path: Path) -> None:
+    history = bounded_course((1.2, 0.578), (2.4, None))
+    assert "≤ 0.578" in str(history)
+    page = sl.write_report(history, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<small class="least">least ≤ 0.578000</small>' in page
+    assert '"below": [0.578, 0.0001]' in page  # the band goes down to nothing, not up
     bounded = Reading("keskar", Estimate(0.5, status=Status.LOWER_BOUND))
     one = replace(history, moments=(courses.moment(0, 1.0, bounded),))
     assert "≥ 0.5" in str(one)

@@ -14,6 +14,7 @@ class Status(enum.Enum):
     EXACT = "exact"
     CONVERGED = "converged"
     LOWER_BOUND = "lower bound"
+    UPPER_BOUND = "upper bound"
     BUDGET = "budget spent"
     INTERRUPTED = "interrupted"
 
@@ -26,7 +27,8 @@ class Estimate:
     eigenpair: some eigenvalue lies within it. `bound` is how far from the value the one that was
     asked for can be, but for one random start in a thousand. `matvecs` counts products in units of
     one pass over all the data; `remedy` says what to do when the status is not good. A maximum
-    that was searched for has the status "lower bound": there may be a larger one.
+    that was searched for has the status "lower bound": there may be a larger one; a least value of
+    which nothing is known from below has the status "upper bound".
     """
 
     value: float
@@ -46,7 +48,8 @@ class Estimate:
 
     @property
     def converged(self) -> bool:
-        return self.status in (Status.EXACT, Status.CONVERGED, Status.LOWER_BOUND)
+        bounds = Status.LOWER_BOUND, Status.UPPER_BOUND
+        return self.status in (Status.EXACT, Status.CONVERGED, *bounds)
 
     def __float__(self) -> float:
         return self.value
@@ -55,6 +58,8 @@ class Estimate:
         text = format_value(self.value, self.error)
         if self.status is Status.LOWER_BOUND:
             return f"at least {text}"
+        if self.status is Status.UPPER_BOUND:
+            return f"at most {text}"
         if self.error:
             text += f" ± {format_error(self.error)}"
         return text if self.converged else f"{text} ({self.status.value}: {self.remedy})"

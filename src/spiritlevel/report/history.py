@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.spoken import short_power
 from spiritlevel.report.numbers import estimate_words
 from spiritlevel.report.pictures import Words, said, short
@@ -149,13 +150,13 @@ def _panel(history: History, name: str) -> Words:
     return {
         "title": _title(history, name)["title"],
         "log": known is not None and known.log,
-        "here": _course([m.step for m, _ in pairs], values, [r.estimate.error for _, r in pairs]),
+        "here": _course([m.step for m, _ in pairs], values, [r.estimate for _, r in pairs]),
         "met": None,
         "invariant": any(r.invariant for _, r in pairs),
         "least": _course(
             [step for step, _ in bottoms],
             [e.value for _, e in bottoms],
-            [e.error for _, e in bottoms],
+            [e for _, e in bottoms],
         )
         if bottoms
         else None,
@@ -164,10 +165,13 @@ def _panel(history: History, name: str) -> Words:
 
 
 def _course(
-    steps: Sequence[int], values: Sequence[float | None], errors: Sequence[float] | None = None
+    steps: Sequence[int], values: Sequence[float | None], estimates: Sequence[Estimate] = ()
 ) -> Words:
-    widths = [0.0] * len(values) if errors is None else list(errors)
-    return {"steps": list(steps), "values": short(list(values)), "errors": short(widths)}
+    """With errors on both sides; of an upper bound, all that is below it."""
+    errors = [e.error for e in estimates] or [0.0] * len(values)
+    below = [e.value if e.status is Status.UPPER_BOUND else e.error for e in estimates] or errors
+    found = {"values": short(list(values)), "errors": short(errors), "below": short(below)}
+    return {"steps": list(steps), **found}
 
 
 def _four(value: float) -> str:

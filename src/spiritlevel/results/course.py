@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.spoken import digits, share, times
 
 SURE = 3  # standard errors: what differs by more is different
 ROUNDING = {"float64": 1e-6}  # relative, beside the errors; 1e-3 in any other precision
 NEARLY = 0.1  # of the change: what is called all of it, or none
+HARDLY = 1.1  # factors that are better said in per cent
 NARROW = 0.3  # an interval of shares that can be called by its middle
 
 
@@ -119,18 +120,27 @@ class Change:
     def _there(self) -> str:
         assert self.bottom is not None
         if not self.bottom.sign:
+            if math.isinf(self.bottom.reach):
+                return "its change is not known"
             return "it did not change beyond its error"
         same = self.bottom.sign == self.here.sign
-        return _factor(self.bottom.value) if same else f"it {_moved(self.bottom)}"
+        return _factor(self.bottom) if same else f"it {_moved(self.bottom)}"
 
 
 def _moved(change: Range) -> str:
-    return f"{'rose' if change.sign > 0 else 'fell'} {_factor(change.value)}"
+    return f"{'rose' if change.sign > 0 else 'fell'} {_factor(change)}"
 
 
-def _factor(change: float) -> str:
-    factor = math.exp(min(abs(change), 690.0))
-    return f"x {factor:.3g}" if factor < 2 else f"x {times(factor)}"
+def _factor(change: Range) -> str:
+    """By how much; at least by how much, where one end is open."""
+    opened = math.isinf(change.reach)
+    least = min(abs(change.low), abs(change.high))
+    factor = math.exp(min(least if opened else abs(change.value), 690.0))
+    if factor < HARDLY:
+        text = f"by {100 * (factor - 1 if change.sign > 0 else 1 - 1 / factor):.2g}%"
+    else:
+        text = f"x {factor:.3g}" if factor < 2 else f"x {times(factor)}"
+    return f"at least {text}" if opened else text
 
 
 class Read(Protocol):
@@ -171,6 +181,8 @@ def _ends(estimate: Estimate, rounding: float) -> tuple[float, float]:
     width += rounding * abs(estimate.value)
     if not (math.isfinite(estimate.value) and math.isfinite(width)):
         return -math.inf, math.inf
+    if estimate.status is Status.UPPER_BOUND:
+        return 0.0, estimate.value + width
     return estimate.value - width, estimate.value + width
 
 

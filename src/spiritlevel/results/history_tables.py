@@ -148,13 +148,13 @@ def shown(estimate: Estimate, noisy: bool) -> str:
     value = short_power(format_value(e.value, max(e.error, 0.01 * abs(e.value))))
     if e.status is Status.LOWER_BOUND:
         return f"≥ {at_least(e.value)}"
+    if e.status is Status.UPPER_BOUND:
+        return f"≤ {at_most(e.value)}"
     return f"{value} ± {format_error(e.error)}" if noisy and e.error else value
 
 
 def least(estimate: Estimate) -> str:
-    """The least value; where nothing is known from below, at most that."""
-    if estimate.error >= abs(estimate.value) > 0:
-        return f"≤ {at_most(estimate.value)}"
+    """The least value, with its error if that is seen in its digits."""
     return shown(estimate, estimate.error > NOISY * abs(estimate.value))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError, in_one_line
-from spiritlevel.base.estimate import Estimate
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.tensor_doors import accuracy
 from spiritlevel.measures.asking import Asked, asked
@@ -121,14 +121,11 @@ class Sight:
         # a norm is no bound from below of a signed end: what is least is not above what is here
         value = min(found.value, here.value) if bottom.signed else found.value
         high = min(found.high, here.value + SURE * here.error) if bottom.signed else found.high
-        least = Estimate(
-            value,
-            bound=max(value - found.low, high - value),
-            matvecs=paid.products,
-            seconds=paid.seconds,
-            status=paid.status,
-            remedy="" if paid.status.value == "converged" else "the search did not come to rest",
-        )
+        least = Estimate(high, None, None, None, paid.products, paid.seconds, Status.UPPER_BOUND)
+        if found.low > 0:  # else nothing is known from below
+            rest = "" if paid.status is Status.CONVERGED else "the search did not come to rest"
+            width = max(value - found.low, high - value)
+            least = replace(least, value=value, bound=width, status=paid.status, remedy=rest)
         return replace(reading, least=least)
 
     def _remember(self, bottoms: Bottoms) -> None:

@@ -5,17 +5,17 @@ const TALL = 210;
 const { steps, labels } = told;
 const panels = [];
 
-const points = (course) => (course === null ? [] : course.steps.map((step, k) => ({ step, value: real(course.values[k]), error: real(course.errors[k]) })));
+const points = (course) => (course === null ? [] : course.steps.map((step, k) => ({ step, value: real(course.values[k]), error: real(course.errors[k]), below: real(course.below[k]) })));
 
 /** A course as a band, a line and its dots. */
 function drawCourse(svg, name, course, x, y, foot) {
   const group = draw(svg, "g", { class: name });
   const known = course.filter(({ value }) => Number.isFinite(y(value)));
-  const end = ({ step, value, error }, sign) => {
-    const at = y(value + sign * error);
+  const end = ({ step, value, error, below }, sign) => {
+    const at = y(sign > 0 ? value + error : value - below);
     return `${x(step).toFixed(1)} ${(Number.isFinite(at) ? Math.min(at, foot) : foot).toFixed(1)}`;
   };
-  if (known.some(({ error }) => error > 0)) {
+  if (known.some(({ error, below }) => error > 0 || below > 0)) {
     const [upper, lower] = [1, -1].map((sign) => known.map((point) => end(point, sign)));
     draw(group, "path", { class: "band", d: `M${upper.join("L")}L${lower.reverse().join("L")}Z` });
   }
@@ -49,7 +49,7 @@ function panel(parent, given) {
 
   board(svg, TALL, (svg, width, height) => {
     const box = { left: 52, right: width - 12, top: 10, bottom: height - 40 };
-    const values = [...here, ...least].flatMap(({ value, error }) => (given.log ? [value] : [value - error, value, value + error]));
+    const values = [...here, ...least].flatMap(({ value, error, below }) => (given.log ? [value] : [value - below, value, value + error]));
     const up = upward(given, [...values, ...edge.map(({ value }) => value), ...met.map(({ value }) => value)], [box.bottom, box.top]);
     const y = (value) => (Number.isFinite(value) && (!given.log || value > 0) ? up.scale(value) : NaN);
     const across = linear(ends, [box.left + 6, box.right]);
@@ -72,8 +72,9 @@ function panel(parent, given) {
 const at = (course, step) => course.find((point) => point.step === step);
 
 /** A value, with its error where that could be seen in its digits. */
-function number({ value, error }) {
+function number({ value, error, below }) {
   if (!Number.isFinite(value)) return "not finite";
+  if (below > error) return `≤ ${short(value)}`;
   return short(value) + (error > 1e-3 * Math.abs(value) ? ` ± ${Number(error.toPrecision(2))}` : "");
 }
 
