@@ -94,7 +94,7 @@ def test_an_error_here_leaves_less_that_was_surely_coordinates() -> None:
     assert head.part == pytest.approx(3 / 8)
     assert head.left.endswith("taken away: at least 37% of it was coordinates")
     assert head.left.startswith("at most 5.00 when")
-    assert row.cells()[2] == "≤ 4.00"
+    assert row.cells()[2] == "≤ 5.00"  # as the sentence says
     proved = replace(row, infimum=replace(infimum, proved=True, lower_bound=4.0))
     head = replace(audited(), rows=(proved,)).head
     assert head is not None

@@ -32,7 +32,7 @@ def cells(source: str, name: str) -> str:
         ),
         (
             "hessian_frobenius",
-            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget 2.2904 □ found, of the "
+            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget ≤ 2.2905 □ found, of the "
             "Hessian 4.309e6 ≠ moved x 1.5e6 on purpose",
         ),
         ("gradient_norm", "gradient norm 0.00641230 – – ○ did not move here"),

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.base.estimate import Estimate, format_value
+from spiritlevel.base.estimate import Estimate, Status, format_value
 from spiritlevel.base.matrices import CALLED
-from spiritlevel.base.spoken import digits, short_power
+from spiritlevel.base.spoken import at_most, digits, short_power
 from spiritlevel.report.numbers import estimate_words
 from spiritlevel.report.plain import network_words
 from spiritlevel.results.audit import Audit, Head, OfAudit, Row
@@ -18,7 +18,7 @@ from spiritlevel.results.data import SPECIAL, plain
 from spiritlevel.results.provenance import remarks
 from spiritlevel.results.rest import Rest
 from spiritlevel.results.symmetry import Freedom, Left
-from spiritlevel.results.verdicts import Infimum, Outcome
+from spiritlevel.results.verdicts import Outcome
 
 Words = dict[str, Any]
 NAMED = 6  # parameters of a block that are named; more are counted
@@ -110,7 +110,7 @@ def _proved(rows: Sequence[Row]) -> Words | None:
     if not known:
         return None
     row = next((row for row in reversed(known) if row.promised), known[0])
-    least = _least(row.infimum)
+    least = _least(row)
     bound = f": nothing on the orbit is below {least['bound']}" if least["bound"] else ""
     matrix = f"{least['matrix']}, " if least["matrix"] else ""
     return {
@@ -139,7 +139,7 @@ def _row(row: Row) -> Words:
         "title": row.title,
         "name": row.name,
         "here": estimate_words(row.here),
-        "least": _least(row.infimum) if kind == "moves" and not row.infimum.unsearched else None,
+        "least": _least(row) if kind == "moves" and not row.infimum.unsearched else None,
         "largest": _value(row.largest, FOUR_DIGITS) if kind == "moves" else "",
         "kind": kind,
         "sign": SIGNS[kind],
@@ -152,10 +152,14 @@ def _short(estimate: Estimate) -> str:
     return format_value(estimate.value, max(estimate.error, FOUR_DIGITS * abs(estimate.value)))
 
 
-def _least(infimum: Infimum) -> Words:
-    bound = infimum.lower_bound
+def _least(row: Row) -> Words:
+    infimum, bound = row.infimum, row.infimum.lower_bound
+    value = _value(infimum.value, FIVE_DIGITS)
+    if not infimum.proved:  # the least of some searched maxima bounds nothing
+        searched = row.here.status is Status.LOWER_BOUND
+        value = f"~ {value}" if searched else f"≤ {at_most(row.least, 5)}"
     return {
-        "value": _value(infimum.value, FIVE_DIGITS),
+        "value": value,
         "bound": "" if bound is None else _rounded_down(bound),
         "proved": infimum.proved,
         "matrix": f"of the {CALLED[infimum.matrix]}" if infimum.matrix else "",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.base.spoken import at_least, at_most, percent_at_most, short_power
-from spiritlevel.report.pictures import Words, short
+from spiritlevel.report.pictures import Words, course_words
 from spiritlevel.report.plain import network_words
 from spiritlevel.results.bound import Bound, Bounds, Drawn, Origin, Part, Row, grouped
 from spiritlevel.results.bound_words import POINTS, main_at, surely
@@ -171,7 +171,7 @@ def _course(origin: Origin) -> Words:
 
 def _panel(title: str, steps: list[int], values: list[float]) -> Words:
     known = scale(values)
-    course = {"steps": steps, "values": short(values), "errors": [0.0] * len(steps)}
+    course = course_words(steps, values)
     others = {"met": None, "least": None, "edge": None, "invariant": True}
     return {"title": title, "log": known is not None and known.log, "here": course, **others}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.spoken import short_power
 from spiritlevel.report.numbers import estimate_words
-from spiritlevel.report.pictures import Words, said, short
+from spiritlevel.report.pictures import Words, course_words, said
 from spiritlevel.report.plain import network_words
 from spiritlevel.results.course import Change, Verdict
 from spiritlevel.results.history import History, Moment, Reading
@@ -129,8 +128,8 @@ def _data(history: History, names: Sequence[str]) -> Words:
     loss = {
         "title": "loss",
         "log": known is not None and known.log,
-        "here": _course([m.step for m in history.moments], losses),
-        "met": _course([e.step for e in history.epochs], met),
+        "here": course_words([m.step for m in history.moments], losses),
+        "met": course_words([e.step for e in history.epochs], met),
         "invariant": True,
         "least": None,
         "edge": None,
@@ -150,28 +149,18 @@ def _panel(history: History, name: str) -> Words:
     return {
         "title": _title(history, name)["title"],
         "log": known is not None and known.log,
-        "here": _course([m.step for m, _ in pairs], values, [r.estimate for _, r in pairs]),
+        "here": course_words([m.step for m, _ in pairs], values, [r.estimate for _, r in pairs]),
         "met": None,
         "invariant": any(r.invariant for _, r in pairs),
-        "least": _course(
+        "least": course_words(
             [step for step, _ in bottoms],
             [e.value for _, e in bottoms],
             [e for _, e in bottoms],
         )
         if bottoms
         else None,
-        "edge": _course([s for s, _ in edges], [e for _, e in edges]) if edges else None,
+        "edge": course_words([s for s, _ in edges], [e for _, e in edges]) if edges else None,
     }
-
-
-def _course(
-    steps: Sequence[int], values: Sequence[float | None], estimates: Sequence[Estimate] = ()
-) -> Words:
-    """With errors on both sides; of an upper bound, all that is below it."""
-    errors = [e.error for e in estimates] or [0.0] * len(values)
-    below = [e.value if e.status is Status.UPPER_BOUND else e.error for e in estimates] or errors
-    found = {"values": short(list(values)), "errors": short(errors), "below": short(below)}
-    return {"steps": list(steps), **found}
 
 
 def _four(value: float) -> str:

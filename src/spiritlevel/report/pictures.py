@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from spiritlevel.base.estimate import Estimate, Status
 from spiritlevel.base.spoken import digits, short_power
 from spiritlevel.report.audit import SIGNS
 from spiritlevel.report.plain import network_words
@@ -113,3 +114,13 @@ def common(p: OfLandscape) -> Words:
             *p["versions"].items(),
         ],
     }
+
+
+def course_words(
+    steps: Sequence[int], values: Sequence[float | None], estimates: Sequence[Estimate] = ()
+) -> Words:
+    """With errors on both sides; of an upper bound, all that is below it."""
+    errors = [e.error for e in estimates] or [0.0] * len(values)
+    below = [e.value if e.status is Status.UPPER_BOUND else e.error for e in estimates] or errors
+    found = {"values": short(list(values)), "errors": short(errors), "below": short(below)}
+    return {"steps": list(steps), **found}

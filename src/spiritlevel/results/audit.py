@@ -74,6 +74,14 @@ class Row:
         return spread(self.values.values())
 
     @property
+    def least(self) -> float:
+        """The least value; if it is not proved with its error, and never above the value here."""
+        least, point = self.infimum, self.infimum.point
+        if least.proved or point not in self.values:
+            return least.value
+        return min(self.values[point].value + SURE * self.values[point].error, self.here.value)
+
+    @property
     def largest_at(self) -> str:
         """The point of the largest value."""
         return max(self.values, key=lambda p: _or_least(self.values[p].value))
@@ -123,16 +131,8 @@ class Row:
         known = "" if least.unsearched else digits(least.value)
         if known and not least.proved:  # the least of some searched maxima bounds nothing
             searched = e.status is Status.LOWER_BOUND
-            known = f"~ {known}" if searched else f"≤ {at_most(least.value, 3)}"
+            known = f"~ {known}" if searched else f"≤ {at_most(self.least, 3)}"
         return self.title, value, known, digits(self.largest), self.short
-
-
-def _surely(row: Row) -> float:
-    """The least value, if it is not proved with its error, and never above the value here."""
-    least, point = row.infimum, row.infimum.point
-    if least.proved or point not in row.values:
-        return least.value
-    return min(row.values[point].value + SURE * row.values[point].error, row.here.value)
 
 
 def _or_least(value: float) -> float:
@@ -251,7 +251,7 @@ class Audit(Result, kind="audit", schema=4):
     def head(self) -> Head | None:
         """The first measure of curvature that moved, as trained and as it may be."""
         for row in self.rows:
-            here, least = row.here.value, _surely(row)
+            here, least = row.here.value, row.least
             known = math.isfinite(here) and math.isfinite(least) and 0 < least <= here
             if row.outcome is Outcome.MOVED and row.infimum.matrix and known:
                 proved = row.infimum.proved
