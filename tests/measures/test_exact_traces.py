@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from cases import labels, randn
 from spiritlevel.base.estimate import Estimate
-from spiritlevel.measures.instruments import Instruments
+from spiritlevel.measures.instruments import TENSORS, Instruments
 from zoo import trained
 
 WANTED = ["hessian_trace", "layer_traces", "effective_rank"]
@@ -96,16 +96,20 @@ def test_what_bends_in_a_parameter_is_not_called_exact(
 ) -> None:
     objective = of(net, loss)
     found, truth = sl.measure(objective, ["hessian_trace"])["hessian_trace"], dense(objective)
-    assert (found.matvecs == 0) is exact  # else products were made
+    assert (found.matvecs <= TENSORS) is exact  # else products were made
     assert found.status is sl.Status.EXACT or not exact
     width = 4 * found.error + 1e-9 * abs(found.value)
     assert abs(found.value - float(truth.trace())) <= width
 
 
-def test_probes_that_contradict_a_trace_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_premises_that_are_false_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By entries of the Hessian; and where those were not looked at, by probes."""
     objective = of(nn.Sequential(rectified(), nn.Tanh()))
-    assert sl.measure(objective, ["hessian_trace"])["hessian_trace"].stderr is not None
+    drawn = sl.measure(objective, ["hessian_trace"])["hessian_trace"]
+    assert drawn.stderr is not None
     monkeypatch.setattr(Instruments, "multilinear", True)  # which it is not
+    assert sl.measure(objective, ["hessian_trace"])["hessian_trace"].value == drawn.value
+    monkeypatch.setattr(Instruments, "_agree", lambda *_: True)
     wrong: Estimate = sl.measure(objective, ["hessian_trace"])["hessian_trace"]
     assert wrong.status is sl.Status.EXACT
     with pytest.raises(

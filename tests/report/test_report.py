@@ -32,8 +32,8 @@ def cells(source: str, name: str) -> str:
         ),
         (
             "hessian_frobenius",
-            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget ≤ 2.2905 □ found, of the "
-            "Hessian 4.309e6 ≠ moved x 1.5e6 on purpose",
+            "Frobenius norm 2.9552 ± 0.0066 budget spent: raise the budget ≤ 2.2905 □ found, of "
+            "the Hessian 4.309e6 ≠ moved x 1.5e6 on purpose",
         ),
         ("gradient_norm", "gradient norm 0.00641230 – – ○ did not move here"),
         ("fisher_rao", "Fisher-Rao norm 0.886000 – – ✗ declared invariant but moved: a bug"),

@@ -24,6 +24,7 @@ from spiritlevel.measures.registry import MEASURES, checked, standard
 from spiritlevel.objective import Objective, described, only_objectives
 from spiritlevel.objective.batches import examples
 from spiritlevel.results.forecast import Forecast, Share
+from spiritlevel.results.loop import FAILURES
 from spiritlevel.results.provenance import provenance
 from spiritlevel.symmetry import Group, symmetries
 from spiritlevel.symmetry.group import only_groups
@@ -118,6 +119,10 @@ def _asked(names: list[str], objective: Objective) -> dict[str, Measure]:
     """The measures, with the work that they are where diag H is known exactly if it is."""
     found = {name: MEASURES[name] for name in names}
     if not any(m.exact for m in found.values()) or not Instruments(objective).sums:
+        return found
+    try:
+        ggn_diagonal(objective.on([objective.few(2)]))
+    except FAILURES:  # then traces are drawn
         return found
     for name, measure in found.items():
         if measure.exact is not None:

@@ -24,6 +24,7 @@ from spiritlevel.objective.telling import telling
 MOST_OUTPUTS = 128  # of one example
 FEW_OUTPUTS = 16  # of each, a backward pass for all the layers at once
 CONCAVE = 1e-6  # of the largest curvature on all the data: less is rounding
+CUT = {torch.float64: 1e-9, torch.float32: 1e-5}  # of the largest of an example: no rounding
 DRAWS = 16  # of a sampled diagonal, over all batches
 CHECKED = 6  # examples on which squares by layers are compared with those of single examples
 ALIKE = 1e-9
@@ -33,10 +34,15 @@ SHARE, MOST_AT_ONCE = 0.2, 2**32  # of what is free on a GPU
 
 @dataclass(frozen=True)
 class GaussNewtonDiagonal:
-    """diag(G) in float64, exactly or from random draws (then it is unbiased)."""
+    """diag(G) in float64, exactly or from random draws (then it is unbiased).
+
+    `cut` says that some example has curvature below zero, which was cut off: next to nothing of
+    that of all the data, and perhaps all that there is of some parameter's.
+    """
 
     values: Tensor
     exact: bool
+    cut: bool = False
 
     def scaled(self, factors: Tensor) -> GaussNewtonDiagonal:
         """That of diag(d) G diag(d)."""
@@ -70,13 +76,14 @@ def ggn_diagonal(objective: Objective) -> GaussNewtonDiagonal:
             "form: cross_entropy, binary_cross_entropy_with_logits, mse_loss or nll_loss"
         )
     exact = outputs <= MOST_OUTPUTS
-    found = _exact(objective, outputs) if exact else _sampled(objective)
+    shape = _Curvature()
+    found = _exact(objective, outputs, shape) if exact else _sampled(objective)
     if not bool(found.isfinite().all()):
         raise SpiritlevelError(
             "the diagonal of the Gauss-Newton matrix is not finite: a prediction or its derivative "
             f"overflows in {objective.dtype}; try dtype=torch.float64"
         )
-    return GaussNewtonDiagonal(found, exact)
+    return GaussNewtonDiagonal(found, exact, shape.cut)
 
 
 @set_apart()
@@ -87,8 +94,8 @@ def few_passes(objective: Objective) -> bool:
     return layerwise.layers_of(objective) is not None and _outputs(objective) <= FEW_OUTPUTS
 
 
-def _exact(objective: Objective, outputs: int) -> Tensor:
-    layers, shape = _layers(objective), _Curvature()
+def _exact(objective: Objective, outputs: int, shape: _Curvature) -> Tensor:
+    layers = _layers(objective)
     at_once = _at_once(objective, layers, outputs)
 
     def squares(batch: Batch) -> Tensor:
@@ -126,6 +133,7 @@ class _Curvature:
     largest: float = 0.0
     usual: float | None = None  # where outputs are smaller: the size of what rounds
     slope: float = 0.0
+    cut: bool = False
 
     def see(self, values: Tensor, usual: Tensor | None = None, slope: float = 0.0) -> None:
         if not bool(values.isfinite().all()):
@@ -135,6 +143,9 @@ class _Curvature:
         if usual is not None and len(usual):
             self.usual = max(self.usual or 0.0, float(usual.max()))
         self.slope = max(self.slope, slope)
+        each = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+        rounding = CUT[values.dtype] * each.abs().amax(1)
+        self.cut = self.cut or bool((each.amin(1) < -rounding).any())
 
     def refuse(self) -> None:
         rounding = max(CONCAVE * self.largest, 1e-12 * (self.usual or 0.0))

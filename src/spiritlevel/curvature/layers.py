@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
 
@@ -39,8 +40,10 @@ class Seen:
 
 def layers_of(objective: Objective) -> dict[str, nn.Module] | None:
     """The layers that hold the parameters, by name; None if some are held by anything else."""
+    if objective.coordinates:
+        return None
     every = [id(p) for _, p in objective.module.named_parameters(remove_duplicate=False)]
-    if objective.coordinates or len(every) != len(set(every)):  # a tied one is in two layers
+    if len(every) != len(set(every)):  # a tied one is in two layers
         return None
     held: dict[str, nn.Module] = {}
     for name, module in objective.module.named_modules():
@@ -89,18 +92,20 @@ def squares(
 ) -> Tensor | None:
     """sum_i s_i^2 sum_c (J_i' v_ic)^2 in float64, flat; None where layers are not all there is.
 
-    `columns` are (examples, outputs, columns), `sizes` the s_i. That every layer runs once, and
-    that no parameter is used beside its layer, is seen on all examples that are given.
+    `columns` are (examples, outputs, columns), `sizes` the s_i. That every layer runs once on as
+    many rows as there are examples, and that no parameter is used beside its layer, is seen on all
+    examples that are given.
     """
     with torch.enable_grad(), _watched(layers) as seen:
         point = {k: p.detach().clone().requires_grad_() for k, p in objective.params.items()}
         out = objective.outputs(point, batch)
-    if any(len(one.inputs) != 1 for one in seen.values()):
+    if any([len(x) for x in one.inputs] != [len(sizes)] for one in seen.values()):
         return None
     total = {
         name: p.new_zeros(p.shape, dtype=torch.float64) for name, p in objective.params.items()
     }
-    if not _whole(layers, seen, point, out, columns[..., 0].reshape(out.shape)):
+    mixed = columns @ gaussian(columns.shape[-1], generator(0), columns)
+    if not _whole(layers, seen, point, out, mixed.reshape(out.shape)):
         return None
     weights = sizes.double().square()
     tails = [one.outputs[0] for one in seen.values()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
@@ -19,6 +20,7 @@ from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective
 from spiritlevel.orbit import OrbitMinimum, minimum
+from spiritlevel.results.loop import FAILURES
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, Quantity, within
 from spiritlevel.symmetry import Group, symmetries
@@ -28,6 +30,7 @@ T = TypeVar("T")
 SKETCH = 30  # products that look for what is taken out before probes are drawn
 COARSE_ROUNDING, DOUBTFUL_CHECK = 1e-3, 1e-2  # of products: beyond them a reader is told
 FEWEST_PROBES = 8
+TENSORS, ENTRIES = 4, 30.0  # that a diagonal is looked at in; roundings that entries may differ by
 APART = 8  # standard errors between a trace that is known and probes of it: a bug, not chance
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
@@ -66,6 +69,7 @@ class Instruments:
         self.compile: CompileChoice = compile
         self._shared: dict[str, Callable[[], Any]] = {}
         self._made: dict[tuple[Any, ...], Any] = {}
+        self.confirming = 0.0  # products that a diagonal was compared with
 
     def beside(self, objective: Objective) -> Instruments:
         """The same settings at another point, with nothing shared."""
@@ -128,23 +132,45 @@ class Instruments:
             return self._shared["multilinear"]()
         return multilinear(self.objective)
 
-    @property
+    @functools.cached_property
     def sums(self) -> bool:
         """Whether traces of the Hessian are sums of the diagonal of G, which takes few passes."""
-        return few_passes(self.objective) and self.multilinear
+        try:
+            return few_passes(self.objective) and self.multilinear
+        except FAILURES:  # a model that takes no single example, for one: products may be there
+            return False
 
     @functools.cached_property
     def curvatures(self) -> Tensor | None:
-        """diag H in float64, where it is that of G and takes few passes: then traces are exact."""
+        """diag H in float64, where it is that of G and takes few passes: then traces are exact.
+
+        Products with the Hessian have to say the same of some of its entries.
+        """
         if "curvatures" in self._shared:
             return self._shared["curvatures"]()
         if not self.sums:
             return None
         try:
             found = self.diagonal
-        except SpiritlevelError:  # a loss that is not convex in the outputs, for one
+        except FAILURES:  # a loss that is not convex in the outputs, for one, or has no vmap
             return None
-        return found.values if found.exact else None
+        same = found.exact and not found.cut and self._agree(found.values)
+        return found.values if same else None
+
+    def _agree(self, values: Tensor) -> bool:
+        """Whether the entries that products give are those of a diagonal."""
+        operator, places = self.hessian, _telling(values, self.objective.spans)
+        eps = torch.finfo(operator.dtype).eps
+        rounding = ENTRIES * max(operator.rounding or 0.0, eps)
+        for place in places:
+            unit = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
+            unit[place] = 1.0
+            image = (operator @ unit).double()
+            self.confirming += operator.cost
+            apart = abs(float(image[place]) - float(values[place]))
+            if not apart <= rounding * float(image.norm()) + 1e-6 * abs(float(values[place])):
+                return False
+        return True
 
     @functools.cached_property
     def least_norm(self) -> OrbitMinimum:
@@ -285,6 +311,15 @@ def _confront(curvatures: Tensor | None, probed: Estimate) -> None:
             f"the trace is {trace:.6g} by the Gauss-Newton diagonal and {probed} by products with "
             "the Hessian: an error of spiritlevel's; please report it with the model"
         )
+
+
+def _telling(values: Tensor, spans: Mapping[str, slice]) -> list[int]:
+    """Where the diagonal is largest, in tensors at even distances."""
+    each = [span for span in spans.values() if span.stop > span.start]
+    chosen = [
+        each[i * len(each) // min(TENSORS, len(each))] for i in range(min(TENSORS, len(each)))
+    ]
+    return [span.start + int(values[span].abs().argmax()) for span in chosen]
 
 
 def _scaled(curvatures: Tensor | None, factors: Tensor) -> Tensor | None:

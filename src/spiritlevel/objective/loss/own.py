@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,13 +135,26 @@ def _has_labels(batch: Batch) -> bool:
 
 
 def _own_value(returned: Any, batch: Batch) -> Tensor:
-    value = getattr(returned, "loss", None)
+    value = returned[0] if _leads(returned) else _item(returned, "loss")
     if value is None:
+        keys = f" with the keys {list(returned)}" if isinstance(returned, Mapping) else ""
         raise SpiritlevelError(
-            "the model returned no loss for a batch with the keys "
-            f"{list(batch)}: add 'labels', or give loss(model, batch) -> (sum, count)"
+            f"the model returned {type(returned).__name__}{keys} and no loss for a batch with the "
+            f"keys {list(batch)}: add 'labels', give batches (inputs, labels) and a loss of torch "
+            "with heads=, or loss(model, batch) -> (sum, count)"
         )
     return scalar(value, "model(**batch).loss")
+
+
+def _item(returned: Any, name: str) -> Any:
+    """Of an object by its name, of a mapping by its key."""
+    return returned.get(name) if isinstance(returned, Mapping) else getattr(returned, name, None)
+
+
+def _leads(returned: Any) -> bool:
+    """Whether it is a tuple with the loss before the outputs (return_dict=False)."""
+    plain = isinstance(returned, tuple) and not hasattr(returned, "loss") and len(returned) > 1
+    return plain and isinstance(returned[0], Tensor) and returned[0].ndim == 0
 
 
 def _weighted(returned: Any, batch: Batch) -> Total:
@@ -154,7 +167,7 @@ def _weighted(returned: Any, batch: Batch) -> Total:
 
 def _named(returned: Any, heads: Heads | None) -> dict[str, Tensor]:
     """The predictions of a Hugging Face model: its outputs but the loss and the cache."""
-    found = predictions(chosen(returned, heads))
+    found = predictions(chosen(returned[1:] if _leads(returned) else returned, heads))
     return {n: t for n, t in found.items() if not n.startswith(NO_PREDICTIONS)}
 
 
@@ -193,7 +206,7 @@ class _Logits:
 
     @staticmethod
     def _logits(out: Any) -> Tensor:
-        logits = getattr(out, "logits", None)
+        logits = _item(out, "logits")
         return logits if isinstance(logits, Tensor) else next(iter(predictions(out).values()))
 
     def together(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:

@@ -13,20 +13,24 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import set_apart
+from spiritlevel.base.tensors import leaves
 from spiritlevel.objective import Objective
+from spiritlevel.objective.batches import Batch, divisible
 from spiritlevel.symmetry.predictors import canonical_names, predictor_of
 from spiritlevel.symmetry.tracing.forms import step
 from spiritlevel.symmetry.tracing.graph import Traversal, capture, name_of
 from spiritlevel.symmetry.tracing.registry import known
 from spiritlevel.symmetry.tracing.state import module_of
 
-Reason = Literal["coordinates", "loss", "untraced", "product", "operation"]
+Reason = Literal["coordinates", "loss", "untraced", "shapes", "product", "operation"]
+MOST_KINDS = 4  # shapes of examples for which a graph is made
 Params = frozenset[str]
 NONE: Params = frozenset()
 
@@ -47,6 +51,7 @@ class Obstacle:
             "coordinates": "the objective is in other coordinates than those of its model",
             "loss": "the loss is not known to be a function of the outputs alone",
             "untraced": "the model cannot be traced",
+            "shapes": f"there are more than {MOST_KINDS} shapes of examples",
             "product": f"{place} multiplies what depends on {names} with itself",
             "operation": f"{place} is not known to be piecewise linear in {names}",
         }[self.reason]
@@ -70,6 +75,23 @@ def obstacle(objective: Objective) -> Obstacle | None:
         return Obstacle("coordinates")
     if objective.loss.on_outputs is None:
         return Obstacle("loss")
+    kinds = _kinds(objective)
+    if len(kinds) > MOST_KINDS:
+        return Obstacle("shapes")
+    found = (_on_one_kind(objective.on([batch])) for batch in kinds)
+    return next((one for one in found if one is not None), None)
+
+
+def _kinds(objective: Objective) -> list[Batch]:
+    """A batch for each shape of examples: a model may take another path for another one."""
+    found: dict[tuple[torch.Size, ...], Batch] = {}
+    for batch in objective.batches:
+        whole = not divisible(batch)
+        found.setdefault(tuple(t.shape[not whole :] for t in leaves(batch)), batch)
+    return list(found.values())
+
+
+def _on_one_kind(objective: Objective) -> Obstacle | None:
     predictor, movable = predictor_of(objective, None)
     try:
         program = capture(predictor)
@@ -104,6 +126,8 @@ class Pieces(Traversal):
         depends = _united(self.moved((args, kwargs)))
         if isinstance(depends, Obstacle) or not depends:
             return depends
+        if any(map(_is_complex, (node, *node.all_input_nodes))):  # |z| is not linear in pieces
+            return Obstacle("operation", name, module_of(node), tuple(sorted(depends)))
         form = None if operation.degree is None else operation.degree(given)
         if form is None:
             return Obstacle("operation", name, module_of(node), tuple(sorted(depends)))
@@ -126,6 +150,11 @@ def _is_whole(node: fx.Node) -> bool:
     """Whether what it makes is constant in pieces: integers, truth values."""
     made = node.meta.get("val")
     return isinstance(made, Tensor) and not (made.is_floating_point() or made.is_complex())
+
+
+def _is_complex(node: fx.Node) -> bool:
+    made = node.meta.get("val")
+    return isinstance(made, Tensor) and made.is_complex()
 
 
 def _united(values: Iterable[Any]) -> Value:
