@@ -140,7 +140,7 @@ REFUSALS: dict[str, tuple[Any, str]] = {
     ),
     "no labels": (
         lambda: sl.Objective(BY_NAME["GPT-2"].model(), {"input_ids": tokens()["input_ids"]}),
-        "returned no loss for a batch with the keys .*: add 'labels'",
+        "returned .* and no loss for a batch with the keys .*: add 'labels'",
     ),
 }
 

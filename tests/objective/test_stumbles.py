@@ -47,7 +47,7 @@ def functional(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     [
         (lambda: (Raising(), (X, Y)), KeyError, r"KeyError: 'oops' \(test_stumbles.py, line 31\)"),
         (lambda: (mlp(), (X[:, :3], Y)), RuntimeError, "shapes cannot be multiplied"),
-        (lambda: (mlp(), (X, Y.double())), RuntimeError, "Long"),
+        (lambda: (mlp(), (X, Y + 0j)), RuntimeError, "Long"),
         (
             lambda: (mlp(), (X, Y), penalized),
             RuntimeError,

@@ -20,7 +20,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.interrupts import Patience, patient_interrupts
 from spiritlevel.base.progress import bar
 from spiritlevel.base.scope import kept_rng
-from spiritlevel.objective.batches import Batch, examples
+from spiritlevel.objective.batches import Batch, examples, explained
 from spiritlevel.objective.loss import Loss
 from spiritlevel.results.history import Epoch, History
 from spiritlevel.results.loop import Done
@@ -197,7 +197,8 @@ class _Loop:
         def closure() -> Tensor:
             self.parts.optimizer.zero_grad()
             with torch.enable_grad():
-                total, count = self.run.loss.total(self.parts.model, batch)
+                with explained([batch]):
+                    total, count = self.run.loss.total(self.parts.model, batch)
                 mean = total / count
                 if not called:  # once for each: it waits for the device
                     called.append(True)

@@ -75,7 +75,7 @@ def _seen(
     seen = look(model, few, heads)
     if seen.packing is not None and len(seen.packing.shapes) == 1 and seen.packing.shapes[0]:
         for batch in batches:
-            kinds.refuse_labels(loss, batch[1], seen.packing.shapes[0][0])
+            kinds.refuse_labels(loss, batch[1], seen.packing.shapes[0])
     known = kinds.is_cross_entropy(loss) or kinds.is_nll(loss)
     plain = replace(seen, log_softmax_axis=None)
     if seen.log_softmax_axis is not None and not known and not _is_linear(loss, model, few, plain):

@@ -65,6 +65,13 @@ def call(model: nn.Module, x: Any) -> Any:
 def scalar(value: Any, where: str) -> Tensor:
     """The value as a tensor without dimensions, or an error that says what it is instead."""
     if not isinstance(value, Tensor) or value.numel() != 1:
+        if value is None:
+            raise SpiritlevelError(f"{where} is nothing (None): is a return missing?")
+        if isinstance(value, (int, float)):
+            raise SpiritlevelError(
+                f"{where} is a plain {type(value).__name__}, which has no gradient: leave out "
+                ".item() and give the tensor"
+            )
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise SpiritlevelError(
             f"{where} is not a scalar but {got}; average it (reduction='mean') or return "

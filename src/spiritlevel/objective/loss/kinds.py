@@ -101,7 +101,7 @@ def scores_labels(loss: Any) -> bool:
 
 
 def are_labels(y: Any) -> bool:
-    return isinstance(y, Tensor) and not y.is_floating_point()
+    return isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex())
 
 
 def counted(loss: Any, y: Tensor) -> Tensor:
@@ -119,16 +119,42 @@ def label_weights(loss: Any, y: Tensor) -> Tensor:
     return class_weights[y.masked_fill(~counts, 0)] * counts
 
 
-def refuse_labels(loss: Any, y: Any, classes: int) -> None:
-    """Labels beyond the classes, where PyTorch would say it less clearly."""
+def refuse_labels(loss: Any, y: Any, one: torch.Size) -> None:
+    """Labels beyond the classes of an output, where PyTorch would say it less clearly."""
     if not (scores_labels(loss) and are_labels(y)):
         return
-    wrong = counted(loss, y) & ((y < 0) | (y >= classes))
+    wrong, classes = counted(loss, y) & ((y < 0) | (y >= one[0])), int(one[0])
     if bool(wrong.any()):
+        more = f", the first dimension of the outputs of an example, {tuple(one)}," * (len(one) > 1)
         raise SpiritlevelError(
-            f"a label is {int(y[wrong].reshape(-1)[0])}; there are {classes} classes, counted from "
-            "0 (ignored labels are those of ignore_index)"
+            f"a label is {int(y[wrong].reshape(-1)[0])}; there are {classes} classes{more} counted "
+            "from 0 (ignored labels are those of ignore_index)"
         )
+
+
+def refuse_targets(loss: Any, given: Any, y: Any) -> None:
+    """Targets of another kind or shape than the loss takes, each with the way to mend it."""
+    if not (isinstance(given, Tensor) and isinstance(y, Tensor)):
+        return
+    if y.dtype == torch.bool and (scores_labels(loss) or likelihood(loss) is not None):
+        way = "class numbers, y.long()" if scores_labels(loss) else "numbers, y.float()"
+        raise SpiritlevelError(f"the targets are truth values (torch.bool): give {way}")
+    if not scores_labels(loss) or not given.ndim or y.shape[:1] != given.shape[: given.ndim > 1]:
+        return
+    wanted = (*given.shape[:1], *given.shape[2:]) if given.ndim > 1 else ()
+    if y.is_floating_point() and y.shape == wanted:
+        raise SpiritlevelError(f"the targets are of {y.dtype}: give class numbers, y.long()")
+    if not are_labels(y) or y.shape == wanted:
+        return
+    way = f"class numbers of shape {wanted}"
+    if y.shape == given.shape:
+        way = "class numbers, y.argmax(1), or probabilities, y.float()"
+    elif y.shape == (*given.shape[:1], 1, *given.shape[2:]):
+        way = "y.squeeze(1)"
+    raise SpiritlevelError(
+        f"the targets are whole numbers of shape {tuple(y.shape)} where the outputs are of shape "
+        f"{tuple(given.shape)}: give {way}"
+    )
 
 
 def refuse_broadcast(loss: Any, given: Any, y: Any) -> None:

@@ -153,8 +153,10 @@ def _item(returned: Any, name: str) -> Any:
 
 def _leads(returned: Any) -> bool:
     """Whether it is a tuple with the loss before the outputs (return_dict=False)."""
-    plain = isinstance(returned, tuple) and not hasattr(returned, "loss") and len(returned) > 1
-    return plain and isinstance(returned[0], Tensor) and returned[0].ndim == 0
+    if not isinstance(returned, tuple) or hasattr(returned, "loss"):
+        return False
+    first = next(iter(returned), None)
+    return len(returned) > 1 and isinstance(first, Tensor) and first.ndim == 0
 
 
 def _weighted(returned: Any, batch: Batch) -> Total:

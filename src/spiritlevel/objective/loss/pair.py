@@ -81,6 +81,7 @@ class _Pair:
         loss, units = self.loss, self.units
         given = self.seen.given(given, kinds.is_from_torch(loss))
         kinds.refuse_broadcast(loss, given, batch[1])
+        kinds.refuse_targets(loss, given, batch[1])
         if len(batch) == 3:
             return _weighted(loss, units, given, batch[1], batch[2])
         return _summed(loss, units, given, batch[1], examples(batch), self.seen)
