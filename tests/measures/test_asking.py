@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
@@ -17,7 +19,6 @@ from spiritlevel.cli.app import app
 from spiritlevel.cli.options import names
 from spiritlevel.measures.asking import asked, of_family
 from spiritlevel.measures.catalogue import catalogue
-from spiritlevel.results.grid import for_notebook
 
 PAGE = Path(__file__).parents[2] / "docs" / "measures.md"
 
@@ -93,12 +94,21 @@ def test_commas_between_brackets_separate_parameters() -> None:
 
 
 def test_the_catalogue_has_every_measure_once() -> None:
-    shown = for_notebook(catalogue())
+    def printed(width: int, *names: str) -> list[str]:
+        console = Console(width=width, file=io.StringIO(), record=True)
+        console.print(catalogue(list(names) or None))
+        return console.export_text().splitlines()
+
+    every = printed(400)
     for name, entry in sl.MEASURES.items():
-        assert shown.count(f"<td>  {name}</td>") == 1
-        assert entry.reference in shown
-    some = catalogue(["loss", "keskar"])
-    assert [row[0].text for row in some.rows] == ["loss", "  loss", "worst case", "  keskar"]
+        [place] = [i for i, line in enumerate(every) if line.startswith(f"  {name} ")]
+        assert entry.title in every[place]
+        assert entry.cost in every[place + 1]
+        assert all(word in every[place + 1] for word in entry.reference.split()[:1])
+    some = printed(80, "loss", "keskar")
+    assert some[:2] == ["loss", "  loss    D P      loss"]
+    assert "  keskar  P        Keskar sharpness" in some
+    assert all(len(line) <= 80 for line in printed(80))
 
 
 def test_the_command_lists_and_chooses() -> None:

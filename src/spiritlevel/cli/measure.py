@@ -17,7 +17,6 @@ from spiritlevel.cli.options import (
     names,
 )
 from spiritlevel.cli.writing import check_writable, write
-from spiritlevel.results.grid import for_terminal
 
 
 @app.command()
@@ -49,7 +48,7 @@ def measure(
         wanted = [one.label for one in asked(chosen)]
         if listed:
             some = None if (only, family) == (None, None) else [one.name for one in asked(chosen)]
-            console.print(for_terminal(catalogue(some)))
+            console.print(catalogue(some))
             return
         check_writable(files)
         settings = {"seed": network.seed, **vars(accuracy)}

@@ -10,15 +10,10 @@ from itertools import groupby
 
 from spiritlevel.measures.base import INVARIANCES, Measure
 from spiritlevel.measures.registry import MEASURES
-from spiritlevel.results.grid import Cell, Column, Grid, cells
+from spiritlevel.results.table import LEGEND, MARKS
+from spiritlevel.results.terminal import Padding, RenderableType, Stack, Text
 
-COLUMNS = (
-    Column("name", wraps=False),
-    Column("what it is"),
-    Column("invariant"),
-    Column("takes"),
-    Column("from"),
-)
+INDENT = (0, 0, 0, 6)
 HEAD = """# Measures
 
 What spiritlevel can measure, made from its registry. `spiritlevel measure --list` prints the same;
@@ -42,20 +37,22 @@ of every step (`--init`, `--losses`). Which one should I use? See [choosing.md](
 """
 
 
-def catalogue(names: list[str] | None = None) -> Grid:
-    """All measures, or some, one row each, by family."""
-    rows: list[tuple[Cell, ...]] = []
-    for family, chosen in _families(names):
-        rows.append((Cell(family, "bold"),))
+def catalogue(names: list[str] | None = None) -> Stack:
+    """All measures, or some, by family: name, marks and title; formula, price and source."""
+    families = _families(names)
+    width = max((len(name) for _, chosen in families for name, _ in chosen), default=0)
+    lines: list[RenderableType] = []
+    for family, chosen in families:
+        lines.append(Text(family, style="bold"))
         for name, entry in chosen:
-            marks = ", ".join(entry.invariances)
-            rows.append(cells(f"  {name}", _formula(entry), marks, entry.cost, entry.reference))
-    below = cells(
-        "invariant: " + "; ".join(f"{name}: {text}" for name, text in INVARIANCES.items()),
+            marks = " ".join(MARKS[promise] for promise in entry.invariances)
+            lines.append(Text(f"  {name:<{width}}  {marks:<7}  {entry.title}"))
+            lines.append(Padding(Text(_told(entry), style="dim"), INDENT))
+    below = (
+        f"Marks: {LEGEND}.",
         "Parameters are chosen by name: --only \"keskar(eps=5e-4)\"; patterns: --only 'orbit_*'.",
-        style="dim",
     )
-    return Grid(COLUMNS, tuple(rows), (), below)
+    return Stack(*lines, Text(), *(Text(line, style="dim") for line in below))
 
 
 def page() -> str:
@@ -77,6 +74,13 @@ def _families(names: list[str] | None) -> list[tuple[str, list[tuple[str, Measur
 
 def _formula(entry: Measure) -> str:
     return (inspect.getdoc(entry.function) or entry.title).splitlines()[0].rstrip(".")
+
+
+def _told(entry: Measure) -> str:
+    """Formula, price and source, which some formulas name."""
+    formula, source = _formula(entry), entry.reference
+    named = not source or source.split(" ")[0] in formula
+    return f"{formula}; {entry.cost}" if named else f"{formula}; {entry.cost}; {source}"
 
 
 def _entry(name: str, entry: Measure) -> str:

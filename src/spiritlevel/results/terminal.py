@@ -7,6 +7,7 @@ import random
 _drawn = random.getstate()
 from rich.console import Console, RenderableType  # noqa: E402
 from rich.console import Group as Stack  # noqa: E402
+from rich.padding import Padding  # noqa: E402
 from rich.table import Table  # noqa: E402
 from rich.text import Text  # noqa: E402
 
@@ -23,4 +24,4 @@ def as_text(renderable: RenderableType) -> str:
     return capture.get().rstrip()
 
 
-__all__ = ["Console", "RenderableType", "Stack", "Table", "Text", "as_text"]
+__all__ = ["Console", "Padding", "RenderableType", "Stack", "Table", "Text", "as_text"]
