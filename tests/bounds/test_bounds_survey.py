@@ -176,6 +176,7 @@ def test_the_same_seed_gives_the_same_and_nothing_is_touched() -> None:
         ({"delta": 0.0}, r"delta=0.0: give a positive number"),
         ({"delta": 1.5}, r"delta=1.5: give a probability"),
         ({"only": "pac"}, "only='pac' is not known; choose one of 'path'"),
+        ({"only": "maurer"}, "only='maurer': maurer, .* are made together; give 'pac_bayes'"),
         ({"only": 3}, "only=3: give a name"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"radius": -1.0}, r"radius=-1.0: give a positive number"),

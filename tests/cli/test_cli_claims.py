@@ -43,11 +43,13 @@ def replaced(monkeypatch: pytest.MonkeyPatch, name: str, **parts: object) -> Non
     monkeypatch.setitem(sl.CLAIMS, name, replace(sl.CLAIMS[name], **parts))  # type: ignore[arg-type]
 
 
-def test_claims_by_name_write_a_page_into_this_folder(
+def test_claims_by_name_write_what_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, text = run(*CHEAP, "--json", "out.json")
+    assert run(*CHEAP)[0] == 0
+    assert not list(tmp_path.iterdir())  # nothing unasked
+    code, text = run(*CHEAP, "--json", "out.json", "-o", "claims.html")
     assert code == 0
     assert "2 of 2 hold on examples of their own" in text
     assert "written to  claims.html" in text

@@ -289,3 +289,20 @@ def test_one_of_several_heads(mine: Path) -> None:
     code, text = run("measure", *words, "--heads", "no", "--only", "loss")
     assert code == 2
     assert "heads='no' is not among the outputs; there are: logits, value" in text
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "picture.PNG"])
+def test_a_page_is_not_written_under_another_name(name: str, tmp_path: Path) -> None:
+    code, text = run("measure", "--only", "loss", "-o", tmp_path / name)
+    assert code == 2
+    assert "writes an HTML page; name a .html file" in " ".join(text.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_factory_that_raises_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mine / "broken.py").write_text("def make():\n    raise KeyError('my own bug')\n")
+    monkeypatch.delenv("SPIRITLEVEL_DEBUG", raising=False)
+    code, text = run("symmetries", "--model", "broken:make")
+    said = " ".join(text.split())
+    assert code == 2
+    assert "--model: broken:make raised KeyError: 'my own bug' (broken.py, line 2;" in said

@@ -94,6 +94,13 @@ def test_only_what_is_asked_is_computed(objective: sl.Objective) -> None:
         sl.measure(objective, ["sharpness"])
     with pytest.raises(sl.SpiritlevelError, match="'hessian_trac': did you mean hessian_trace or"):
         sl.measure(objective, ["hessian_trac"])
+    for title, name in (("trace", "hessian_trace"), ("Spectral norm", "hessian_spectral")):
+        with pytest.raises(sl.SpiritlevelError, match=f"{title!r}: did you mean {name};"):
+            sl.measure(objective, [title])
+    with pytest.raises(
+        sl.SpiritlevelError, match="no row 'gradient norm': did you mean gradient_n"
+    ):
+        cheap["gradient norm"]
 
 
 def test_an_interruption_keeps_the_rows_that_are_done(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import csv
 import dataclasses
 import enum
+import io
 import json
 import math
 import random
@@ -33,6 +35,7 @@ from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
 from spiritlevel.results.data import plain, read, written
 from spiritlevel.results.provenance import provenance
+from spiritlevel.results.result import write_rows
 from spiritlevel.results.schema import schema
 from spiritlevel.results.symmetry import Sharpening, Symmetries
 
@@ -299,3 +302,11 @@ def test_the_kinds_share_what_they_have_in_common(real: dict[str, sl.Result]) ->
     with pytest.raises(sl.SpiritlevelError, match="no claim 'x'; there are: gradient_law, any"):
         claims["x"]
     assert compared["loss"].title == "loss"
+
+
+def test_a_lone_return_in_a_text_stays_in_its_cell() -> None:
+    """And what no file takes is written as an escape."""
+    out = io.StringIO()
+    write_rows(out, [["name", "value"], ["p\rq", 1.5], ["a\udc80", "x\ny, z"]])
+    found = list(csv.reader(io.StringIO(out.getvalue(), newline="")))
+    assert found == [["name", "value"], ["p\rq", "1.5"], ["a\\udc80", "x\ny, z"]]

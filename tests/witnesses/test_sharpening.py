@@ -46,6 +46,7 @@ def test_powers_of_two_round_nothing_in_float32() -> None:
 def test_what_is_sharp_enough_stays() -> None:
     found = sl.sharpen(digits(), target=0.5)
     assert torch.equal(found.objective.vector, digits().vector)
+    assert found.reached == pytest.approx(2.048, rel=2e-3)  # and not the curvature of one layer
 
 
 def test_a_net_with_batch_norm() -> None:

@@ -23,9 +23,13 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise SpiritlevelError(f"{name}={shown(value)} is not known; choose one of {there}")
 
 
-def meant(name: str, choices: Iterable[str]) -> str:
-    """The names that one that is not known may be a slip of; nothing where none is near."""
-    near = difflib.get_close_matches(name, list(choices), MEANT)
+def meant(name: str, choices: Iterable[str], titles: Mapping[str, str] | None = None) -> str:
+    """The names that one that is not known may be a slip of; nothing where none is near.
+
+    `titles` are those that tables print instead of some names: who gives one means its name.
+    """
+    near = [n for n, title in (titles or {}).items() if title.lower() == name.lower()]
+    near = near or difflib.get_close_matches(name, list(choices), MEANT)
     return f": did you mean {' or '.join(near)}" if near else ""
 
 

@@ -19,6 +19,7 @@ from spiritlevel.bounds import norms
 from spiritlevel.bounds.architecture import Chain, chain, sizes
 from spiritlevel.bounds.box import flat_box
 from spiritlevel.bounds.capacity import vc, vc_dimension
+from spiritlevel.bounds.certify import ALL
 from spiritlevel.bounds.fitted import decisions
 from spiritlevel.bounds.network import chosen_recipe, pac_bayes, refuse_asked
 from spiritlevel.bounds.noisy import noisy
@@ -89,7 +90,13 @@ def _chosen(only: Any, radius: Any) -> list[str]:
     if radius is not None:
         number("radius", radius, above=0.0)
     found = list(BOUNDS) if only is None else listed("only", only)
+    together = [bound.__name__ for bound in ALL]
     for name in found:
+        if name in together:
+            raise SpiritlevelError(
+                f"only={name!r}: {', '.join(together)} follow from one event and are made "
+                "together; give 'pac_bayes'"
+            )
         one_of("only", name, BOUNDS)
     return [name for name in BOUNDS if name in found]
 

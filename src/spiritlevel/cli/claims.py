@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,18 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@dataclass(frozen=True)
-class Page(Files):
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The page with the figures, written unasked.")
-    ] = Path("claims.html")
-
-
 @app.command()
 @expanded
 def claims(
     network: Trained,
-    files: Page,
+    files: Files,
     names: Annotated[
         list[str] | None, typer.Argument(help="Claims by name; all short ones if left out.")
     ] = None,

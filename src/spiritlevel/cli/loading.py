@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,16 +194,26 @@ def load(where: str, option: str) -> Any:
     """What the factory makes; an object that is no function is taken as it is."""
     import torch
 
+    from spiritlevel.base.errors import SpiritlevelError, in_one_line
+
     found = _find(where, option)
     if isinstance(found, torch.nn.Module) or not callable(found):
         return found
     if needed := _needed(found):
-        from spiritlevel.base.errors import SpiritlevelError
-
         raise SpiritlevelError(
             f"{option}: {where} needs arguments ({', '.join(needed)}); name a function without any"
         )
-    return found()
+    try:
+        return found()
+    except (SpiritlevelError, OSError):
+        raise
+    except Exception as error:
+        if os.environ.get("SPIRITLEVEL_DEBUG"):
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        said = f"{where} raised {in_one_line(error)} ({place}; SPIRITLEVEL_DEBUG=1 shows how)"
+        raise SpiritlevelError(f"{option}: {said}") from error
 
 
 def _needed(factory: Any) -> list[str]:

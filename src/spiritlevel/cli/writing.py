@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from spiritlevel.results import Result
 
 
+OTHERS = (".json", ".csv", ".pdf", ".png", ".jpg", ".svg", ".md", ".txt")  # which are no pages
+
+
 def check_writable(files: object) -> None:
     """Refuse a path that cannot be written to before the work is done, not after."""
     from spiritlevel.base.errors import SpiritlevelError
@@ -25,10 +28,10 @@ def check_writable(files: object) -> None:
             raise SpiritlevelError(f"--{option} is {path}, a folder; name a file in it")
         if not path.resolve().parent.is_dir():
             raise SpiritlevelError(f"--{option} is {path}; there is no folder {path.parent}")
-        if option == "out" and path.suffix in (".json", ".csv"):
-            raise SpiritlevelError(
-                f"--out is {path}, but writes an HTML page; use --{path.suffix[1:]} {path}"
-            )
+        if option == "out" and path.suffix.lower() in OTHERS:
+            known = path.suffix in (".json", ".csv")
+            way = f"use --{path.suffix[1:]} {path}" if known else "name a .html file"
+            raise SpiritlevelError(f"--out is {path}, but writes an HTML page; {way}")
 
 
 def write(found: Result, files: Files, console: Console, *, title: str | None = None) -> None:

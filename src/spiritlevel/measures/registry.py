@@ -70,7 +70,8 @@ def checked(names: Sequence[str], *, single: bool = False) -> list[str]:
     for name in doors.names("measures", names):
         some = [name] if name in MEASURES else fnmatch.filter(MEASURES, name)
         if not some:
-            guess = doors.meant(name, MEASURES)
+            titles = {n: entry.title for n, entry in MEASURES.items() if not entry.parts}
+            guess = doors.meant(name, MEASURES, titles)
             raise SpiritlevelError(
                 f"unknown measure {name!r}{guess}; give one of sl.MEASURES (in a shell: measure "
                 "--list)"

@@ -91,9 +91,11 @@ def alignment(instruments: Instruments) -> Estimate:
     """mu = tr(Sigma G) / (s^2 ||G||_F^2), G of the output gradients, s^2 = mean ||dl / df||^2.
 
     1 where examples have one output whose error does not depend on its gradient, for then Sigma =
-    s^2 G; with several outputs or tokens per example it is less. Where squared errors are nearly
+    s^2 G; with several outputs or tokens per example it is less. Of examples with weights Sigma is
+    the noise of SGD that draws them evenly, with their weights in their gradients; G and s^2 are
+    weighted means, so that unequal weights alone raise it. Where squared errors are nearly
     fitted, H is a multiple of G and this is the mu of Wu, Wang and Su (2022), tr(Sigma H) /
-    (2 L ||H||_F^2); it has a meaning for other losses too. Weights count in the means.
+    (2 L ||H||_F^2); it has a meaning for other losses too.
     """
     size, score = _output_probes(instruments).frobenius(), _score(instruments)
     if not SMALLEST < size.value * size.value < math.inf:

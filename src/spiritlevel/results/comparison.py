@@ -207,7 +207,8 @@ class Comparison(Result, kind="comparison", schema=3):
             Column("verdict"),
         )
         rows = [row for name in self.values for row in self._rows(name)]
-        return Grid(columns, tuple(rows), (), cells(*self.lines()))
+        above = cells(self.headline, style="bold") if self.pairs else ()
+        return Grid(columns, tuple(rows), above, cells(*self.lines()))
 
     def _rows(self, measure: str) -> Iterator[tuple[Cell, ...]]:
         """The values of all networks, an answer for each two of them, and the least values."""

@@ -9,10 +9,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TextIO, TypeVar
 
-from spiritlevel.base.doors import a, file, shown
-from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.doors import a, file, meant, shown
+from spiritlevel.base.errors import SpiritlevelError, writable
 from spiritlevel.results.data import plain, read
 from spiritlevel.results.grid import Grid, for_notebook, for_terminal
 from spiritlevel.results.terminal import RenderableType, as_text
@@ -70,9 +70,7 @@ class Result(abc.ABC):
         """One line per row as CSV text, also written to `path` if one is given."""
         out, records = io.StringIO(), self.records()
         if records:
-            writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(records)
+            write_rows(out, [list(records[0]), *(list(record.values()) for record in records)])
         return _kept(out.getvalue(), path)
 
     def to_html(self) -> str:
@@ -95,6 +93,14 @@ class Result(abc.ABC):
         return hash(self.to_json())
 
 
+def write_rows(out: TextIO, rows: Sequence[Sequence[Any]]) -> None:
+    """CSV in characters that any file takes; all is quoted where a text has a lone return."""
+    found = [[writable(c) if isinstance(c, str) else c for c in row] for row in rows]
+    returns = any(isinstance(c, str) and "\r" in c for row in found for c in row)
+    quoting = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    csv.writer(out, lineterminator="\n", quoting=quoting).writerows(found)
+
+
 class Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -109,7 +115,9 @@ def by_name(rows: Sequence[N], name: str, what: str = "row") -> N:
         if row.name == name:
             return row
     known = ", ".join(dict.fromkeys(row.name for row in rows)) or "none"
-    raise SpiritlevelError(f"no {what} {name!r}; there are: {known}")
+    titles = {row.name: str(getattr(row, "title", "")) for row in rows}
+    guess = meant(name, [], titles) if isinstance(name, str) else ""
+    raise SpiritlevelError(f"no {what} {name!r}{guess}; there are: {known}")
 
 
 def load(path: str | os.PathLike[str]) -> Result:

@@ -14,6 +14,7 @@ from typing import Any
 from spiritlevel.base import doors
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.requiring import required
+from spiritlevel.results.result import write_rows
 from spiritlevel.results.study import Network, networks_from_csv
 
 CONFIG, NUMBER, ERROR = "config.", "number.", " error"
@@ -40,9 +41,8 @@ def columns(networks: Sequence[Network]) -> dict[str, list[Any]]:
 def to_csv(networks: Sequence[Network], path: str | os.PathLike[str]) -> None:
     """One line a network. Texts that read like something else are quoted as in JSON."""
     made, out = columns(networks), io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(made)
-    writer.writerows([_cell(value) for value in row] for row in zip(*made.values(), strict=True))
+    rows = ([_cell(value) for value in row] for row in zip(*made.values(), strict=True))
+    write_rows(out, [list(made), *rows])
     doors.file(path).write_text(out.getvalue(), encoding="utf-8", newline="")
 
 

@@ -143,6 +143,8 @@ def sharpen(
     twin = _within_range(layers.apply(objective, t), target)
     # u lies where every exponent is the same, so u'D^-1 H D^-1 u is known without a new product
     reached = curvature * math.exp(-2 * lever.exponent * float(t[lever.index]))
+    if not t.any():  # it is that sharp already
+        reached = max(reached, pairs[0].value - pairs[0].error)
     proof, name = layers.verify(objective, twin).require(), layers.generators[lever.index].name
     return Sharpened(twin, proof, pairs[0], reached, u, t, name)
 
