@@ -98,7 +98,7 @@ def test_only_what_is_asked_is_computed(objective: sl.Objective) -> None:
         with pytest.raises(sl.SpiritlevelError, match=f"{title!r}: did you mean {name};"):
             sl.measure(objective, [title])
     with pytest.raises(
-        sl.SpiritlevelError, match="no row 'gradient norm': did you mean gradient_n"
+        sl.SpiritlevelError, match="no row 'gradient norm': did you mean grad"
     ):
         cheap["gradient norm"]
 

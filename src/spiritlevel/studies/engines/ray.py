@@ -140,10 +140,10 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
     before = {name: os.environ.get(name) for name in QUIET}
     os.environ.update({k: v for k, v in QUIET.items() if before[k] is None})
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        options |= {"include_dashboard": False, "num_cpus": workers}
+    if address is None and not named:  # else it would join whatever runs on this machine
+        options |= {"address": "local", "include_dashboard": False, "num_cpus": workers}
     try:
-        ray.init(address=address, **options)
+        ray.init(**{"address": address, **options})
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise SpiritlevelError(
             f"ray_address={address!r}: Ray cannot be started or reached: {in_one_line(error)}"
