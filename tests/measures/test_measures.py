@@ -97,9 +97,7 @@ def test_only_what_is_asked_is_computed(objective: sl.Objective) -> None:
     for title, name in (("trace", "hessian_trace"), ("Spectral norm", "hessian_spectral")):
         with pytest.raises(sl.SpiritlevelError, match=f"{title!r}: did you mean {name};"):
             sl.measure(objective, [title])
-    with pytest.raises(
-        sl.SpiritlevelError, match="no row 'gradient norm': did you mean grad"
-    ):
+    with pytest.raises(sl.SpiritlevelError, match="no row 'gradient norm': did you mean grad"):
         cheap["gradient norm"]
 
 
