@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import spiritlevel as sl
 import zoo
+from brute import TINY, product, tiny
 from cases import BY_NAME, labels, randn
 from spiritlevel.base.operator import Operator
 from spiritlevel.orbit.classes import classes_of
 from spiritlevel.orbit.probing import Probed, Tally, Ways, noise_of, reach_of
-from tiny import TINY, product, tiny
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.5, 1.5])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import spiritlevel as sl
+from brute import TINY
 from spiritlevel.orbit.proofs import Choice, chosen, least_mean
-from tiny import TINY
 
 UP, DOWN = ((0, Fraction(1)),), ((0, Fraction(-1)),)
 
