@@ -306,3 +306,40 @@ def test_a_factory_that_raises_is_named(mine: Path, monkeypatch: pytest.MonkeyPa
     said = " ".join(text.split())
     assert code == 2
     assert "--model: broken:make raised KeyError: 'my own bug' (broken.py, line 2;" in said
+
+
+def test_help_names_commands_in_the_order_of_the_readme_and_breaks_no_sentence() -> None:
+    code, text = run("-h")
+    places = [text.index(f" {name} ") for name in ("audit", "compare", "measure", "claims")]
+    assert (code, places) == (0, sorted(places))
+    lines = (
+        CliRunner().invoke(app, ["measure", "--help"], env={"COLUMNS": "80"}).output.splitlines()
+    )
+    assert ' names, patterns ("orbit_*") and parameters ("keskar' in "\n".join(lines)
+
+
+def test_sharpen_takes_weights_as_other_commands_do(mine: Path) -> None:
+    import mine as user  # type: ignore[import-not-found]
+    from safetensors.torch import save_file
+
+    save_file(
+        {k: v.contiguous() for k, v in user.net().state_dict().items()}, mine / "a.safetensors"
+    )
+    named = run("sharpen", *MINE, "--weights", mine / "a.safetensors", "--target", "100")
+    assert named[0] == 0, named[1]
+    code, text = run("sharpen", *MINE, "a.safetensors", "--weights", "a.safetensors")
+    assert (code, "give one of them" in text) == (2, True)
+
+
+def test_compare_of_two_architectures_says_where_that_is_done(mine: Path) -> None:
+    import mine as user  # type: ignore[import-not-found]
+    import torch
+    from safetensors.torch import save_file
+
+    state = {k: v.contiguous() for k, v in user.net().state_dict().items()}
+    save_file(state, mine / "a.safetensors")
+    save_file({k: torch.cat([v, v]) for k, v in state.items()}, mine / "b.safetensors")
+    code, text = run("compare", mine / "a.safetensors", mine / "b.safetensors", *MINE)
+    assert code == 2
+    assert "b.safetensors holds a network of another architecture than --model makes" in text
+    assert "sl.compare({'a': one" in text

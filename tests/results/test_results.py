@@ -34,7 +34,7 @@ from spiritlevel.results import result as results
 from spiritlevel.results.claims import Claims
 from spiritlevel.results.comparison import Comparison
 from spiritlevel.results.data import plain, read, written
-from spiritlevel.results.provenance import provenance
+from spiritlevel.results.provenance import provenance, reasons
 from spiritlevel.results.result import write_rows
 from spiritlevel.results.schema import schema
 from spiritlevel.results.symmetry import Sharpening, Symmetries
@@ -310,3 +310,15 @@ def test_a_lone_return_in_a_text_stays_in_its_cell() -> None:
     write_rows(out, [["name", "value"], ["p\rq", 1.5], ["a\udc80", "x\ny, z"]])
     found = list(csv.reader(io.StringIO(out.getvalue(), newline="")))
     assert found == [["name", "value"], ["p\rq", "1.5"], ["a\\udc80", "x\ny, z"]]
+
+
+def test_rows_are_gone_through_and_each_reason_is_said_once(real: dict[str, sl.Result]) -> None:
+    for kind in ("table", "audit", "claims", "forecast"):
+        found: Any = real[kind]
+        assert [row.name for row in found] == [row.name for row in found.rows]
+    pairs: Any = real["comparison"]
+    assert list(pairs) == list(pairs.pairs)
+    assert reasons("no", {"a": "none", "b": "other", "c": "none"}) == [
+        "no a, c: none",
+        "no b: other",
+    ]

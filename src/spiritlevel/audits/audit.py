@@ -30,7 +30,7 @@ from spiritlevel.orbit import OrbitMinimum
 from spiritlevel.results.audit import Audit, Row
 from spiritlevel.results.certificate import Certificate
 from spiritlevel.results.loop import FAILURES, Done, beside, one_by_one
-from spiritlevel.results.provenance import provenance
+from spiritlevel.results.provenance import provenance, reasons
 from spiritlevel.results.verdicts import Infimum, Outcome
 from spiritlevel.symmetry import Group, verify
 from spiritlevel.symmetry.find import group_of
@@ -183,7 +183,7 @@ class _Work:
             self.certificates[name] = certificate
             self.elements[name] = element
             self.points[name] = self._there(twin, element, certificate)
-        self.notes += [f"not {name}: {why}" for name, why in self.missing.items()]
+        self.notes += reasons("not", self.missing)
 
     def _sharpened(self) -> Found:
         with parts():

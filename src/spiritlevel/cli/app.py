@@ -6,16 +6,33 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from spiritlevel.base.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+ORDER = (
+    *("audit", "compare", "measure", "symmetries", "sharpen", "landscape", "train", "watch"),
+    *("bound", "study", "claims", "report"),
+)
+
+
+class InOrder(TyperGroup):
+    """The main job first, as in the README; commands of other packages last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        there = super().list_commands(ctx)
+        return sorted(there, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
 app = typer.Typer(
+    cls=InOrder,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Is that minimum flat, and does the answer mean anything?",
     no_args_is_help=True,
     add_completion=False,

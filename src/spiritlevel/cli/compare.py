@@ -58,7 +58,18 @@ def _objectives(checkpoints: list[Path], network: Network) -> dict[str, Any]:
     labels = short if len(set(short)) == len(short) else [str(path) for path in checkpoints]
     if len(set(labels)) < len(labels):
         raise SpiritlevelError("compare got the same checkpoint twice")
-    return {
-        label: network.objective(weights=path)
-        for label, path in zip(labels, checkpoints, strict=True)
-    }
+    return {label: _one(network, path) for label, path in zip(labels, checkpoints, strict=True)}
+
+
+def _one(network: Network, path: Path) -> Any:
+    from spiritlevel.base.errors import SpiritlevelError
+
+    try:
+        return network.objective(weights=path)
+    except SpiritlevelError as error:
+        if "size mismatch" not in str(error):
+            raise
+        raise SpiritlevelError(
+            f"{path} holds a network of another architecture than --model makes; two architectures "
+            "are compared in Python: sl.compare({'a': one, 'b': other})"
+        ) from error

@@ -80,6 +80,9 @@ def sharpen(
         Path | None, typer.Argument(help="The parameters to start from; the factory's if left out.")
     ] = None,
     target: Annotated[float, typer.Option(help="The least largest Hessian eigenvalue.")] = 1e6,
+    weights: Annotated[
+        Path | None, typer.Option(help="The same as CHECKPOINT, as on other commands.")
+    ] = None,
 ) -> None:
     """A checkpoint with the same predictions whose minimum is as sharp as you like.
 
@@ -91,13 +94,16 @@ def sharpen(
         from spiritlevel.witnesses.sharpened import sharpen as make
 
         begin = time.perf_counter()
+        if weights is not None and checkpoint is not None:
+            raise SpiritlevelError(f"{checkpoint} and --weights {weights}: give one of them")
+        checkpoint = checkpoint or weights
         if files.out is not None and files.out.suffix != ".safetensors":
             raise SpiritlevelError(f"-o is {files.out}; the twin is written as a .safetensors file")
         check_writable(files)
         if checkpoint is not None and network.model is None:
             raise SpiritlevelError(f"{checkpoint} needs --model, the factory of its module")
-        weights = {} if checkpoint is None else {"weights": checkpoint}
-        objective = network.objective(**weights)
+        given = {} if checkpoint is None else {"weights": checkpoint}
+        objective = network.objective(**given)
         found = make(objective, target=target)
         result = found.result(_name(objective), target, _told(begin, objective.notes))
         console.print(result)

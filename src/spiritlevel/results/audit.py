@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -237,6 +238,9 @@ class Audit(Result, kind="audit", schema=4):
     def __getitem__(self, name: str) -> Row:
         return by_name(self.rows, name)
 
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
     @property
     def worst(self) -> float:
         """The largest change of a prediction at any of the points, relative."""
@@ -308,11 +312,14 @@ class Audit(Result, kind="audit", schema=4):
         if "sharpened" in self.certificates:
             sharp = ", one of them sharpened on purpose to an eigenvalue of 1e6"
         size = "identical bit for bit" if self.worst == 0 else f"equal to {self.worst:.0e}"
+        legend = [f"largest: of these points{sharp}."] if any(row.moved for row in self) else []
+        if any(row.moved and not row.infimum.unsearched for row in self):
+            proved = "least: over all rescalings, proved; ≤ the least that was measured at these"
+            legend = [f"{proved} points. {legend[0]}"]
         return [
             f"Predictions are {size} on {p['examples']} examples and on {self.inputs}, at "
             f"{len(self.certificates)} points along {self.group.dim} rescalings ({kinds}).",
-            "least: over all rescalings, proved; ≤ the least that was measured at these points. "
-            f"largest: of these points{sharp}.",
+            *legend,
             *last,
         ]
 

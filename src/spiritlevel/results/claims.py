@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,6 +92,9 @@ class Claims(Result, kind="claims", schema=3):
 
     def __getitem__(self, name: str) -> Checked:
         return by_name(self.rows, name, "claim")
+
+    def __iter__(self) -> Iterator[Checked]:
+        return iter(self.rows)
 
     @property
     def holds(self) -> bool:

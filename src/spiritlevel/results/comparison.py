@@ -170,6 +170,9 @@ class Comparison(Result, kind="comparison", schema=3):
         known = ", ".join(dict.fromkeys(pair.name for pair in self.pairs)) or "none"
         raise SpiritlevelError(f"no comparison {key!r}; there are: {known}")
 
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
     def of(self, measure: str) -> list[Pair]:
         """All pairs of a measure."""
         one_of("measure", measure, self.values)

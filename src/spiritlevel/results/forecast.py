@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,9 @@ class Forecast(Result, kind="forecast", schema=1):
 
     def __getitem__(self, name: str) -> Share:
         return by_name(self.rows, name, "part")
+
+    def __iter__(self) -> Iterator[Share]:
+        return iter(self.rows)
 
     def grid(self) -> Grid:
         p = self.provenance

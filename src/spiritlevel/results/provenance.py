@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from spiritlevel.base.version import __version__
@@ -60,7 +60,15 @@ def interruption(told: Provenance) -> list[str]:
 
 def remarks(told: Provenance) -> list[str]:
     """What was refused and the notes, in words."""
-    return [*(f"no {name}: {why}" for name, why in told["refused"].items()), *told["notes"]]
+    return [*reasons("no", told["refused"]), *told["notes"]]
+
+
+def reasons(word: str, refused: Mapping[str, str]) -> list[str]:
+    """Each reason once, behind all names that have it."""
+    names: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        names.setdefault(why, []).append(name)
+    return [f"{word} {', '.join(some)}: {why}" for why, some in names.items()]
 
 
 def versions_line(told: Provenance) -> str:
