@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from spiritlevel.objective import Objective
 
 LOSSES = ("cross_entropy", "mse_loss", "binary_cross_entropy_with_logits", "l1_loss", "huber_loss")
-OnlyOption = Annotated[str | None, typer.Option("--only", help="Measures, separated by commas.")]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        help="Measures, separated by commas; the usual ones if left out (measure --list has all).",
+    ),
+]
 
 ListOption = Annotated[bool, typer.Option("--list", help="Print the measures, and do no more.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Every measure there is.")]
@@ -79,7 +85,7 @@ class Network:
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda, ...; the model's if left out.")
     ] = None
-    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="The seed of all that is random.")] = 0
 
     @property
     def given(self) -> dict[str, Any]:
