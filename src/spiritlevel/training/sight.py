@@ -121,7 +121,8 @@ class Sight:
         # a norm is no bound from below of a signed end: what is least is not above what is here
         value = min(found.value, here.value) if bottom.signed else found.value
         high = min(found.high, here.value + SURE * here.error) if bottom.signed else found.high
-        least = Estimate(high, None, None, None, paid.products, paid.seconds, Status.UPPER_BOUND)
+        cost, seconds = paid.products, paid.seconds
+        least = Estimate(high, matvecs=cost, seconds=seconds, status=Status.UPPER_BOUND)
         if found.low > 0:  # else nothing is known from below
             rest = "" if paid.status is Status.CONVERGED else "the search did not come to rest"
             width = max(value - found.low, high - value)
