@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,31 @@ def test_what_the_loss_takes_is_taken(y: Tensor) -> None:
     assert found == pytest.approx(CE(net(X), Y).item(), rel=1e-12)
 
 
+def test_truth_values_are_numbers_to_a_squared_error() -> None:
+    net, y = nn.Linear(4, 1).double(), (Y > 0)[:, None]
+    assert sl.Objective(net, (X, y), F.mse_loss).value() == F.mse_loss(net(X), y.double()).item()
+
+
+class Pruned(Exception):
+    """What a search of hyperparameters raises to end a training."""
+
+
+@pytest.mark.parametrize("kind", [Pruned, ValueError, RuntimeError])
+def test_what_a_loss_raises_on_the_way_passes_through_fit(kind: type[Exception]) -> None:
+    calls = 0
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 8:
+            raise kind("stop here")
+        return CE(out, y)
+
+    net = nn.Linear(4, 3).double()
+    with pytest.raises(kind, match=r"^stop here$"):
+        fit(net, (X, Y), loss, torch.optim.SGD(net.parameters(), lr=0.1), epochs=30)
+
+
 class Own(nn.Module):
     """A model that makes its loss itself, and returns it in one of three ways."""
 
@@ -78,6 +104,35 @@ def test_a_loss_in_a_mapping_or_before_the_outputs_is_found(kind: str) -> None:
     assert sl.symmetries(found).dim == sl.symmetries(plain).dim == 6
     least = [sl.orbit.minimum(o, norm="trace").value for o in (found, plain)]
     assert least[0] == pytest.approx(least[1], rel=1e-9)
+
+
+class Attribute(dict[str, Tensor]):
+    """A mapping that has its loss beside its keys."""
+
+    loss: Tensor | None = None
+
+
+@pytest.mark.parametrize("kind", ["tuple", "other key", "attribute"])
+def test_the_loss_is_no_prediction(kind: str) -> None:
+    """Encoders with decoders get the labels, and their outputs begin with the loss."""
+
+    class Model(Own):
+        config = SimpleNamespace(is_encoder_decoder=kind != "attribute")
+
+        def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+            out = self.body(x)
+            loss = None if labels is None else CE(out, labels)
+            if kind == "tuple":
+                return (out,) if loss is None else (loss, out)
+            found = Attribute(logits=out) if kind == "attribute" else {"loss": loss, "pred": out}
+            if isinstance(found, Attribute):
+                found.loss = loss
+            return found
+
+    found, body = sl.Objective(Model(kind), [{"x": X, "labels": Y}]), Own(kind).body
+    assert found.value() == pytest.approx(CE(body(X), Y).item(), rel=1e-12)
+    assert torch.allclose(found.predictions(), body(X))
+    assert sl.symmetries(found).dim == 6
 
 
 def test_a_mapping_without_a_loss_says_what_it_has() -> None:

@@ -218,6 +218,11 @@ def test_what_is_known_of_one_side_only_decides_what_it_can() -> None:
         "largest eigenvalue rose x 2 from step 0 to step 100 (1.20 to 2.40); on the orbit's bottom "
         "at least x 1.99: most of it is the network's own."
     )
+    [most] = bounded_course((1.0, None), (10.0, 1.5)).changes
+    assert most.verdict is Verdict.MOST
+    assert "on the orbit's bottom it rose x 1.31 at most: most of it was coordinates" in most.text
+    [rounded] = bounded_course((1.2, 0.55), (2.4, None)).changes
+    assert "at least x 2.09:" in rounded.text  # 1.153 / 0.55 is 2.0963 less its error
     [unknown] = bounded_course((2.4, 1.2), (1.2, 0.578)).changes
     assert unknown.verdict is Verdict.UNDECIDED
     assert "on the orbit's bottom its change is not known: how much" in unknown.text

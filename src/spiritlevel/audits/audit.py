@@ -115,7 +115,7 @@ def _result(work: _Work, done: Done[Row], way: bool, begin: float, found_points:
         **described(objective),
         seed=work.seed,
         strength=work.strength,
-        products=work.products + shown + (0 if standing is None else standing.products),
+        products=work.paid + shown + (0 if standing is None else standing.products),
         seconds_for_points=found_points - begin,
     )
     name, rows = type(objective.module).__name__, tuple(done.found.values())
@@ -150,6 +150,11 @@ class _Work:
     @property
     def here(self) -> Instruments:
         return self.points["here"]
+
+    @property
+    def paid(self) -> float:
+        """All products, those too that a diagonal was compared with."""
+        return self.products + sum(point.confirming for point in self.points.values())
 
     def find_points(self, names: list[str]) -> None:
         """Elements of the group, each with the proof that predictions stay."""

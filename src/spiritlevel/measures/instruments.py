@@ -218,6 +218,7 @@ class Instruments:
 
         Where the trace is known exactly they are for the Frobenius norm alone, and fewer.
         """
+        sketched = self.used("extremes")
         with parts():
             top = self.extremes
         known = self.curvatures is not None  # squares scatter less than a trace does
@@ -232,8 +233,10 @@ class Instruments:
             blocks=self.hessian.spans,
             seed=self.seed,
         )
-        _confront(self.curvatures, found.trace())
-        return found
+        rounding = ENTRIES * (self.hessian.rounding or 0.0) * found.frobenius().value
+        _confront(self.curvatures, found.trace(), rounding)
+        # who looks first for what is taken out pays for it
+        return found if sketched else replace(found, matvecs=found.matvecs + top[0].matvecs)
 
     @functools.cached_property
     def init(self) -> Tensor:
@@ -301,11 +304,11 @@ class Instruments:
         return name in self.__dict__ or any(key[0] == name for key in self._made)
 
 
-def _confront(curvatures: Tensor | None, probed: Estimate) -> None:
+def _confront(curvatures: Tensor | None, probed: Estimate, rounding: float) -> None:
     """What is said of the diagonal and what products with the Hessian say have to agree."""
     if curvatures is None:
         return
-    trace, width = float(curvatures.sum()), APART * probed.error
+    trace, width = float(curvatures.sum()), APART * probed.error + rounding
     if abs(trace - probed.value) > width + COARSE_ROUNDING * abs(probed.value):
         raise SpiritlevelError(
             f"the trace is {trace:.6g} by the Gauss-Newton diagonal and {probed} by products with "

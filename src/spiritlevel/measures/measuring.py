@@ -64,7 +64,7 @@ def _table(done: Done[list[Row]], tools: Instruments, begin: float) -> Table:
     rows = [row for found in done.found.values() for row in found]
     standing = beside(done, {"step downhill": lambda: rest(tools)}).get("step downhill")
     paid = sum(row.estimate.matvecs for row in rows if not row.shared)
-    paid += 0 if standing is None else standing.products
+    paid += tools.confirming + (0 if standing is None else standing.products)
     told = provenance(
         begin,
         [*tools.objective.notes, *tools.remarks()],

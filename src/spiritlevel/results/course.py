@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spiritlevel.base.estimate import Estimate, Status
-from spiritlevel.base.spoken import digits, share, times
+from spiritlevel.base.spoken import at_least, at_most, digits, share, times
 
 SURE = 3  # standard errors: what differs by more is different
 ROUNDING = {"float64": 1e-6}  # relative, beside the errors; 1e-3 in any other precision
@@ -117,12 +117,24 @@ class Change:
         return self.bottom is not None and self.here.reach < NEARLY * abs(self.bottom.value)
 
     @property
+    def _most(self) -> str:
+        """Where one end of the change at the bottom is known."""
+        assert self.bottom is not None
+        if math.isfinite(self.bottom.high):
+            return f"it rose x {at_most(math.exp(self.bottom.high), 3)} at most"
+        if math.isfinite(self.bottom.low):
+            return f"it fell x {at_most(math.exp(-self.bottom.low), 3)} at most"
+        return ""
+
+    @property
     def _there(self) -> str:
         assert self.bottom is not None
         if not self.bottom.sign:
-            if math.isinf(self.bottom.reach):
-                return "its change is not known"
-            return "it did not change beyond its error"
+            if not math.isinf(self.bottom.reach):
+                return "it did not change beyond its error"
+            if math.isinf(self.bottom.high - self.bottom.low) and (most := self._most):
+                return most
+            return "its change is not known"
         same = self.bottom.sign == self.here.sign
         return _factor(self.bottom) if same else f"it {_moved(self.bottom)}"
 
@@ -136,11 +148,13 @@ def _factor(change: Range) -> str:
     opened = math.isinf(change.reach)
     least = min(abs(change.low), abs(change.high))
     factor = math.exp(min(least if opened else abs(change.value), 690.0))
+    if opened:
+        return f"at least x {at_least(factor, 3)}"
     if factor < HARDLY:
         text = f"by {100 * (factor - 1 if change.sign > 0 else 1 - 1 / factor):.2g}%"
     else:
         text = f"x {factor:.3g}" if factor < 2 else f"x {times(factor)}"
-    return f"at least {text}" if opened else text
+    return text
 
 
 class Read(Protocol):

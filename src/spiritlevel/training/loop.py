@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,19 @@ def _fitted(run: _Run) -> History:
     return _history(run, standing, interrupted)
 
 
+@contextmanager
+def _first_explained(step: int, batch: Batch) -> Iterator[None]:
+    """What torch cannot do with the data is said at the first step; the user's own errors pass."""
+    try:
+        with explained([batch]):
+            yield
+    except SpiritlevelError as error:
+        cause = error.__cause__
+        if cause is None or (step == 0 and isinstance(cause, (RuntimeError, TypeError))):
+            raise
+        raise cause from cause.__cause__
+
+
 class _Loop:
     """The loop itself, from where the training stands."""
 
@@ -197,7 +211,7 @@ class _Loop:
         def closure() -> Tensor:
             self.parts.optimizer.zero_grad()
             with torch.enable_grad():
-                with explained([batch]):
+                with _first_explained(self.standing.step, batch):
                     total, count = self.run.loss.total(self.parts.model, batch)
                 mean = total / count
                 if not called:  # once for each: it waits for the device

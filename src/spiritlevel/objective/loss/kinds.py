@@ -136,7 +136,7 @@ def refuse_targets(loss: Any, given: Any, y: Any) -> None:
     """Targets of another kind or shape than the loss takes, each with the way to mend it."""
     if not (isinstance(given, Tensor) and isinstance(y, Tensor)):
         return
-    if y.dtype == torch.bool and (scores_labels(loss) or likelihood(loss) is not None):
+    if y.dtype == torch.bool and (scores_labels(loss) or likelihood(loss) == "bernoulli"):
         way = "class numbers, y.long()" if scores_labels(loss) else "numbers, y.float()"
         raise SpiritlevelError(f"the targets are truth values (torch.bool): give {way}")
     if not scores_labels(loss) or not given.ndim or y.shape[:1] != given.shape[: given.ndim > 1]:

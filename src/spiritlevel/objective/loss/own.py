@@ -148,7 +148,9 @@ def _own_value(returned: Any, batch: Batch) -> Tensor:
 
 def _item(returned: Any, name: str) -> Any:
     """Of an object by its name, of a mapping by its key."""
-    return returned.get(name) if isinstance(returned, Mapping) else getattr(returned, name, None)
+    if isinstance(returned, Mapping) and name in returned:
+        return returned[name]
+    return getattr(returned, name, None)
 
 
 def _leads(returned: Any) -> bool:
@@ -209,7 +211,7 @@ class _Logits:
     @staticmethod
     def _logits(out: Any) -> Tensor:
         logits = _item(out, "logits")
-        return logits if isinstance(logits, Tensor) else next(iter(predictions(out).values()))
+        return logits if isinstance(logits, Tensor) else next(iter(_named(out, None).values()))
 
     def together(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], Total]:
         out = self.run(model, batch)
