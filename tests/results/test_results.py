@@ -316,6 +316,9 @@ def test_rows_are_gone_through_and_each_reason_is_said_once(real: dict[str, sl.R
     for kind in ("table", "audit", "claims", "forecast"):
         found: Any = real[kind]
         assert [row.name for row in found] == [row.name for row in found.rows]
+        assert found.rows[0].name in found
+        assert found.rows[0] in found
+        assert "no such row" not in found
     pairs: Any = real["comparison"]
     assert list(pairs) == list(pairs.pairs)
     assert reasons("no", {"a": "none", "b": "other", "c": "none"}) == [

@@ -92,6 +92,11 @@ class Result(abc.ABC):
     def __hash__(self) -> int:
         return hash(self.to_json())
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a row of this name."""
+        rows: Any = self
+        return any(name in (getattr(row, "name", None), row) for row in rows)
+
 
 def write_rows(out: TextIO, rows: Sequence[Sequence[Any]]) -> None:
     """CSV in characters that any file takes; all is quoted where a text has a lone return."""
