@@ -32,7 +32,7 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     assert {row.name for row in found.rows} == set(module.DEFAULT) - missing
     assert list(found["loss"].values) == ["here", "moved", "sharpened"]
     notes = {note.split(":")[0] for note in found.provenance["notes"]}
-    assert notes == {"not balanced", "not flattest"}
+    assert notes == {"not balanced, flattest"}
     assert set(found.provenance["refused"]) == missing
     assert "no orbit_trace: the Gauss-Newton diagonal needs a loss" in " ".join(str(found).split())
     assert not found["hessian_trace"].infimum.proved
