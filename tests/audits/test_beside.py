@@ -34,7 +34,9 @@ def test_what_an_objective_does_not_have_is_said() -> None:
     notes = {note.split(":")[0] for note in found.provenance["notes"]}
     assert notes == {"not balanced, flattest"}
     assert set(found.provenance["refused"]) == missing
-    assert "no orbit_trace: the Gauss-Newton diagonal needs a loss" in " ".join(str(found).split())
+    said = " ".join(str(found).split())
+    assert "no layer_minimum, orbit_trace, orbit_spectral: the Gauss-Newton diagonal needs" in said
+    assert "least: over all rescalings" not in said  # nothing was searched for
     assert not found["hessian_trace"].infimum.proved
     top = digits(found["hessian_spectral"].here.value)
     assert found["hessian_spectral"].cells()[2] == ""
