@@ -160,6 +160,24 @@ def test_the_diagonal_and_its_least_sum_are_right_where_examples_are_bags() -> N
     assert least.value == pytest.approx(float(there), rel=1e-9)
 
 
+def test_a_weight_beside_its_layer_is_seen_in_every_output() -> None:
+    objective = rare()
+    diagonal, matrix = sl.ggn_diagonal(objective).values, sl.ggn(objective).dense()
+    assert torch.allclose(diagonal, matrix.diagonal().double(), rtol=1e-9, atol=1e-12)
+
+
+def test_curvature_below_zero_that_is_cut_off_is_known() -> None:
+    assert sl.ggn_diagonal(with_one_bad_label()).cut
+    assert not sl.ggn_diagonal(of(plain)).cut
+
+
+@pytest.mark.parametrize("name", ["complex", "another path for short ones"])
+def test_what_is_not_linear_in_pieces_has_no_least_trace(name: str) -> None:
+    """Nor has the modulus of a complex number, below."""
+    with pytest.raises(sl.SpiritlevelError, match="not known to be a sum of exponentials"):
+        sl.orbit.minimum(FOUND[name](), norm="trace", operator="hessian")
+
+
 def test_what_is_complex_is_not_linear_in_pieces() -> None:
     objective = of(lambda a, h, x: h((a(x) + 1j * a(x.flip(1))).abs()))
     with pytest.raises(sl.SpiritlevelError, match="not known to be a sum of exponentials"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 import spiritlevel as sl
 from looks import data, dense, descend, net, plain_loss
+from spiritlevel.measures.bottoms import Bottoms
 from spiritlevel.results.course import Verdict
 from spiritlevel.training import Watch, watch_checkpoints
 
@@ -77,6 +79,21 @@ def test_least_values_are_those_of_a_search_over_the_orbit(
                 moved = matrix * np.outer(d, d)
                 there = moved.trace() if norm == "trace" else np.linalg.norm(moved, 2)
                 assert there >= least.value - least.error
+
+
+def test_where_nothing_is_known_from_below_the_least_value_is_at_most_the_upper_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    seen, plain = sl.Objective(model, data(), F.cross_entropy), Bottoms.interval
+    monkeypatch.setattr(Bottoms, "interval", lambda *a: replace(plain(*a), low=0.0))
+    [moment] = watch_checkpoints(seen, [seen.params], ["hessian_spectral"]).moments
+    least = moment["hessian_spectral"].least
+    assert least is not None
+    assert (least.status, least.error) == (sl.Status.UPPER_BOUND, 0.0)
+    here = moment["hessian_spectral"].estimate
+    known = sl.orbit.minimum(seen, norm="spectral", operator="hessian").value
+    assert known <= least.value <= here.value + here.error
 
 
 def test_a_series_that_only_moves_along_the_orbit_is_all_coordinates(tmp_path: Path) -> None:

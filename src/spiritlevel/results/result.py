@@ -70,7 +70,8 @@ class Result(abc.ABC):
         """One line per row as CSV text, also written to `path` if one is given."""
         out, records = io.StringIO(), self.records()
         if records:
-            write_rows(out, [list(records[0]), *(list(record.values()) for record in records)])
+            head = list(records[0])
+            write_rows(out, [head, *([record[name] for name in head] for record in records)])
         return _kept(out.getvalue(), path)
 
     def to_html(self) -> str:

@@ -129,13 +129,12 @@ def _fitted(run: _Run) -> History:
 def _first_explained(step: int, batch: Batch) -> Iterator[None]:
     """What torch cannot do with the data is said at the first step; the user's own errors pass."""
     try:
-        with explained([batch]):
-            yield
-    except SpiritlevelError as error:
-        cause = error.__cause__
-        if cause is None or (step == 0 and isinstance(cause, (RuntimeError, TypeError))):
+        yield
+    except (RuntimeError, TypeError):
+        if step:
             raise
-        raise cause from cause.__cause__
+        with explained([batch]):
+            raise
 
 
 class _Loop:

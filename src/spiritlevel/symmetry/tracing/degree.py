@@ -121,12 +121,13 @@ class Pieces(Traversal):
     def passed(self, node: fx.Node, args: Any, kwargs: Any, given: dict[str, Any]) -> Value:
         name = name_of(node)
         operation = known(name)
-        if _is_whole(node) or operation.degree is step:
+        is_complex = any(map(_is_complex, (node, *node.all_input_nodes)))
+        if _is_whole(node) or (operation.degree is step and not is_complex):
             return NONE
         depends = _united(self.moved((args, kwargs)))
         if isinstance(depends, Obstacle) or not depends:
             return depends
-        if any(map(_is_complex, (node, *node.all_input_nodes))):  # |z| is not linear in pieces
+        if is_complex:  # neither |z| is linear in pieces nor z / |z| constant
             return Obstacle("operation", name, module_of(node), tuple(sorted(depends)))
         form = None if operation.degree is None else operation.degree(given)
         if form is None:
