@@ -151,8 +151,15 @@ def test_traces_and_norms_are_those_of_the_dense_hessian(name: str) -> None:
     assert sl.estimate(objective, WANTED).products > 0
 
 
-def test_the_diagonal_and_its_least_sum_are_right_where_examples_are_bags() -> None:
-    objective = FOUND["bags"]()
+@pytest.mark.parametrize("seed", range(4))
+def test_the_diagonal_and_its_least_sum_are_right_where_examples_are_bags(seed: int) -> None:
+    """Some have one instance only, and look as if rows were examples."""
+    sizes = [1 + (i + seed) % 3 for i in range(20)]
+    data = [
+        (randn(1, size, 5, seed=20 * seed + i), labels(1, seed=20 * seed + i))
+        for i, size in enumerate(sizes)
+    ]
+    objective = of(bags, data)
     diagonal, matrix = sl.ggn_diagonal(objective).values, sl.ggn(objective).dense()
     assert torch.allclose(diagonal, matrix.diagonal().double(), rtol=1e-9, atol=1e-14)
     least = sl.orbit.minimum(objective, norm="trace")
