@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -72,6 +76,30 @@ def test_less_is_held(net: type[nn.Module], share: float, monkeypatch: pytest.Mo
         operator, _ = played(objective)
         sizes.append(held(operator, objective))
     assert sizes[1] < share * sizes[0]
+
+
+@pytest.mark.parametrize("kind", [sl.hessian, sl.ggn])
+@pytest.mark.parametrize("net", [Squashed, Normalized])
+def test_a_recording_leaves_no_tensor_to_the_collector(
+    net: type[nn.Module], kind: Callable[[sl.Objective], sl.Operator], monkeypatch: Any
+) -> None:
+    """What it went through is several times what it holds, and a GPU does not wait for Python."""
+    monkeypatch.setattr(again, "WORTH", 2**4)
+    x, y = randn(40, 8), torch.arange(40) % 3
+    objective = sl.Objective(net().double().eval(), (x, y), F.cross_entropy)
+    operator = kind(objective)
+    operator @ randn(objective.size)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        operator @ randn(objective.size, seed=1)
+        gc.collect()
+        left = [one for one in gc.garbage if isinstance(one, Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert engine_of(operator).tapes
+    assert not left
 
 
 class Meddling(nn.Module):

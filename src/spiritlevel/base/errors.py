@@ -1,5 +1,7 @@
 """The one error that users meet."""
 
+import traceback
+
 
 class SpiritlevelError(ValueError):
     """Bad input; the message names the argument, what it got and what to do."""
@@ -25,6 +27,20 @@ def in_one_line(error: BaseException, most: int | None = None) -> str:
         return first_line(error, most)
     said = first_line(error, most) if _said(error) else "no message"
     return f"{type(error).__name__}: {said}"
+
+
+def without_locals(error: Exception) -> Exception:
+    """The error as it is, but for the variables of its frames: they may hold all of the memory."""
+    ahead: list[BaseException] = [error]
+    seen = set[int]()
+    while ahead:
+        one = ahead.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        ahead += [more for more in (one.__cause__, one.__context__) if more is not None]
+    return error
 
 
 def writable(text: str) -> str:

@@ -8,6 +8,7 @@ used, by the operations that made them first. Each is compared before, to the la
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +31,8 @@ NEAR = 24  # steps: what is used again so soon is kept that long
 class Origin:
     """How a tensor came to be: by a cheap operation on others, in `passes` through memory, or not.
 
-    `slot` is where it is held, if it is. `roots` are what it comes from that nothing cheap made.
+    `slot` is where it is held, if it is. `roots` are what it comes from that nothing cheap made;
+    they are not kept alive.
     """
 
     numel: int
@@ -39,7 +41,7 @@ class Origin:
     kwargs: Any = None
     passes: int = 0
     slot: int | None = None
-    roots: dict[Origin, Tensor] = field(default_factory=dict)
+    roots: dict[Origin, weakref.ref[Tensor]] = field(default_factory=dict)
 
 
 class Origins:
@@ -60,10 +62,10 @@ class Origins:
         passes += sum(self.of(t).passes for t in given)
         if passes > LONGEST:
             return
-        roots: dict[Origin, Tensor] = {}
+        roots: dict[Origin, weakref.ref[Tensor]] = {}
         for tensor in given:
             origin = self.of(tensor)
-            roots |= origin.roots if origin.operation else {origin: tensor}
+            roots |= origin.roots if origin.operation else {origin: weakref.ref(tensor)}
         parts = _mapped(self.of, args), _mapped(self.of, kwargs)
         self._known[made] = Origin(made.numel(), func, *parts, passes, roots=roots)
 
@@ -119,16 +121,21 @@ class Recipe:
 
 
 class Recipes:
-    """For what is held in slots, from what stays held; `hold` takes in what others come from."""
+    """For what is held in slots, from what stays held; `hold` takes in what others come from.
+
+    `roots` are those that are still there. Nothing here may refer to itself: the memory of a
+    recording would stay taken until Python looks for such circles.
+    """
 
     def __init__(
         self,
         origins: dict[int, Origin],
         held: dict[int, Tensor],
+        roots: dict[Origin, Tensor],
         hold: Callable[[Tensor], int],
         numbers: Iterator[int],
     ) -> None:
-        self.held, self.hold, self.numbers = held, hold, numbers
+        self.held, self.roots, self.hold, self.numbers = held, roots, hold, numbers
         self.known: dict[int, Recipe] = {}
         self.kept = {slot for slot in held if _must_stay(origins.get(slot))}
         wanted = {slot: origins[slot] for slot in held if slot not in self.kept}
@@ -146,45 +153,44 @@ class Recipes:
         for slot, origin in wanted.items():
             groups.setdefault(self._missing(origin), []).append(slot)
         for group in sorted(groups, key=lambda group: (len(group), groups[group][0])):
-            roots = wanted[groups[group][0]].roots
-            new = [r for r in roots if r in group and r.slot not in self.kept]
-            if sum(wanted[slot].numel for slot in groups[group]) > sum(root.numel for root in new):
-                for root in new:
-                    root.slot = self.hold(roots[root])
+            new = [r for r in group if r.slot not in self.kept]
+            gained = sum(wanted[slot].numel for slot in groups[group])
+            if all(r in self.roots for r in new) and gained > sum(r.numel for r in new):
+                for root in sorted(new, key=list(self.roots).index):
+                    root.slot = self.hold(self.roots[root])
                     self.kept.add(root.slot)
 
     def _missing(self, origin: Origin) -> frozenset[Origin]:
         """The roots of a tensor that are not held."""
-        found: set[Origin] = set()
-
-        def look(part: Origin) -> None:
+        found, ahead = set[Origin](), [origin]
+        while ahead:
+            part = ahead.pop()
             if part is origin or part.slot not in self.kept:
                 if part.operation is None:
                     found.add(part)
-                _mapped(look, (part.args, part.kwargs))
-
-        look(origin)
+                _mapped(ahead.append, (part.args, part.kwargs))
         return frozenset(found)
 
     def _found(self, wanted: Origin) -> Recipe | None:
-        steps: list[Step] = []
-        places: dict[int, Slot] = {}
-
-        def place(part: Origin) -> Slot:
-            if part is not wanted and part.slot in self.kept:
-                return Slot(part.slot)  # type: ignore[arg-type]
-            if id(part) not in places:
-                assert part.operation is not None
-                args, kwargs = _mapped(place, part.args), _mapped(place, part.kwargs)
-                places[id(part)] = Slot(next(self.numbers))
-                out = (places[id(part)].number,)
-                steps.append(Step(part.operation, args, kwargs, out, False))
-            return places[id(part)]
-
         if self._missing(wanted):
             return None
-        place(wanted)
+        steps: list[Step] = []
+        self._place(wanted, wanted, {}, steps)
         return Recipe(tuple(steps))
+
+    def _place(
+        self, part: Origin, wanted: Origin, places: dict[Origin, Slot], steps: list[Step]
+    ) -> Slot:
+        """Where a part of what is wanted lies, after the steps that make it."""
+        if part is not wanted and part.slot in self.kept:
+            return Slot(part.slot)  # type: ignore[arg-type]
+        if part not in places:
+            assert part.operation is not None
+            deeper = functools.partial(self._place, wanted=wanted, places=places, steps=steps)
+            args, kwargs = _mapped(deeper, part.args), _mapped(deeper, part.kwargs)
+            places[part] = Slot(next(self.numbers))
+            steps.append(Step(part.operation, args, kwargs, (places[part].number,), False))
+        return places[part]
 
     def woven_into(self, steps: Sequence[Step]) -> list[Step]:
         """The steps, and before each what it uses of what was let go and is not near by."""

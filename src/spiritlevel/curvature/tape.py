@@ -104,6 +104,7 @@ class Recorder(TorchDispatchMode):
         self.sight = sight
         self.origins = Origins()
         self.cheap: dict[int, Origin] = {}  # by slot
+        self.roots: dict[Origin, Tensor] = {}  # of these
         self.copies: set[int] = set()  # slots
         self.strange: set[int] = set()
         self._see(v, 0)
@@ -197,6 +198,8 @@ class Recorder(TorchDispatchMode):
             self.strange.add(slot)
         elif lasts:
             self.cheap[slot] = origin
+            alive = ((root, known()) for root, known in origin.roots.items())
+            self.roots |= {root: tensor for root, tensor in alive if tensor is not None}
         return slot
 
     def _save(self, tensor: Tensor) -> None:
@@ -268,7 +271,7 @@ class Recorder(TorchDispatchMode):
             held[slot] = self.held[slot]
             return slot
 
-        return Recipes(origins, held, hold, iter(self._number, None)).woven_into(steps)
+        return Recipes(origins, held, self.roots, hold, iter(self._number, None)).woven_into(steps)
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from spiritlevel.base.errors import SpiritlevelError, in_one_line
+from spiritlevel.base.errors import SpiritlevelError, in_one_line, without_locals
 from spiritlevel.base.interrupts import heard_interrupts
 from spiritlevel.base.progress import bar
 
@@ -26,7 +26,7 @@ class Done(Generic[T]):
 
     def refuse(self, name: str, error: Exception) -> None:
         self.refused[name] = in_one_line(error)
-        self.first = self.first or error
+        self.first = self.first or without_locals(error)
 
     def require(self) -> Done[T]:
         """Itself; where all that was asked for was refused the one refusal, or all of them.
