@@ -60,7 +60,8 @@ class Normalized(nn.Module):
         self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = torch.relu(self.norm(self.conv(x.reshape(-1, 1, 2, 4).repeat(1, 1, 4, 2))))
+        h = self.conv(x.reshape(-1, 1, 2, 4).repeat(1, 1, 4, 2))
+        h = torch.relu(self.norm(h)) + h  # so that the norm cannot be merged into the convolution
         return self.last(h.mean((2, 3)))
 
 

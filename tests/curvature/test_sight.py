@@ -91,7 +91,7 @@ def test_room_that_is_written_into_again_is_copied(buffer: bool) -> None:
 
 
 def test_buffers_are_held_once_for_all_batches() -> None:
-    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
     objective = sl.Objective(net, (randn(12, 4), CLASSES), F.cross_entropy, microbatch=4)
     operator = sl.ggn(objective)
     for seed in range(2):

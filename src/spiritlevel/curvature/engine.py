@@ -16,6 +16,7 @@ from torch import Tensor
 from spiritlevel.base.errors import first_line
 from spiritlevel.base.memory import HOLDERS, free_bytes, holders, ran_out, relieved
 from spiritlevel.base.tensors import columns, gaussian, generator, leaves
+from spiritlevel.curvature.merging import Merging
 from spiritlevel.curvature.tape import Tape, Unrecordable, record
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch, examples
@@ -23,7 +24,7 @@ from spiritlevel.objective.microbatch import CPU_BYTES
 from spiritlevel.objective.module import tensors_of
 
 CompileChoice = Literal["auto"] | bool
-Product = Callable[[Batch, int, Tensor], Tensor]  # of a batch, its number and a vector
+Product = Callable[[Objective, Batch, int, Tensor], Tensor]  # the batch's number, and a vector
 Fast = Callable[..., Tensor]
 # Rent or buy: the work ahead is unknown, so "auto" compiles when the products made so far have
 # cost what compiling costs; the total is then at most about twice the best possible. On a CPU what
@@ -44,6 +45,7 @@ class Engine:
 
     The second product is recorded, batch by batch, as far as memory goes; later ones are played.
     `whole` says that a compiler can take the product of a batch for which there is no tape.
+    `merging` is what the model may be taken for, batch by batch, where it predicts the same.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Engine:
         objective: Objective,
         product: Product,
         *,
+        merging: Merging | None = None,
         compile: CompileChoice = False,
         rounding: float = 0.0,
         record: bool = True,
@@ -58,6 +61,9 @@ class Engine:
     ) -> None:
         self.objective = objective
         self.product = product
+        self.merging = merging or Merging()
+        self.merged = self.merging.of(objective)
+        self.taken_for: dict[int, Objective] = {}  # by the number of the batch
         self.choice: CompileChoice = compile
         self.rounding = rounding
         self.recording = record
@@ -118,20 +124,33 @@ class Engine:
         if self.recording and self.made + place > 0 and not self.bare:
             return self._recorded(batch, number, v)
         if self.whole and common and not self.recording:
+            taken_for = self._taken_for(batch, number)
 
             def single(batch: Batch, vector: Tensor) -> Tensor:
-                return self.product(batch, 0, vector)
+                return self.product(taken_for, batch, 0, vector)
 
             eager = partial(single, batch)
-            fast = self._compiled("whole", lambda: single, (batch, v), eager, v)
+            key = f"whole, {'merged' if taken_for is self.merged else 'as it is'}"
+            fast = self._compiled(key, lambda: single, (batch, v), eager, v)
             found = None if fast is None else self._played(fast, (batch, v))
             if found is not None:
                 return found
         with self.objective.smooth() if self.bare else nullcontext():  # a tape was let go
-            made = self.product(batch, number, v)
+            made = self._made(batch, number, v)
         if self.made + place + number == 0:
             self.first = v.clone(), made
         return made
+
+    def _made(self, batch: Batch, number: int, v: Tensor) -> Tensor:
+        """From the beginning."""
+        return self.product(self._taken_for(batch, number), batch, number, v)
+
+    def _taken_for(self, batch: Batch, number: int) -> Objective:
+        """The objective, or the merged one where it is seen to be the same."""
+        if number not in self.taken_for:
+            same = self.merging.fits(self.objective, self.merged, batch)
+            self.taken_for[number] = self.merged if same else self.objective
+        return self.taken_for[number]
 
     @staticmethod
     def _form(batch: Batch) -> tuple[torch.Size, ...]:
@@ -151,11 +170,13 @@ class Engine:
     def _recorded(self, batch: Batch, number: int, v: Tensor) -> Tensor:
         """The product, and its tape if there is room for one."""
         if not self._fits(batch):
-            return self.product(batch, number, v)
+            return self._made(batch, number, v)
         try:
+            model = self._taken_for(batch, number)
             own = [*self.objective.params.values(), *leaves(batch)]
-            there = tensors_of(self.objective.module)
-            found, tape = record(lambda x: self.product(batch, number, x), v, own, there)
+            own += model.wiring.tensors if model.wiring else ()
+            there = tensors_of(model.module)
+            found, tape = record(lambda x: self.product(model, batch, number, x), v, own, there)
             tape = self._shared(tape, batch, number, v)
         except Exception as error:  # whatever it meets, the product itself is right or says why
             if ran_out(error) and holders(apart_from=self):
@@ -166,7 +187,7 @@ class Engine:
             self.tapes[number], self.first = tape, None
             HOLDERS.add(self)
             return found
-        return self.product(batch, number, v)
+        return self._made(batch, number, v)
 
     def _shared(self, tape: Tape, batch: Batch, number: int, v: Tensor) -> Tape:
         """One program for all batches of a form; a new one has to be right for another vector.
@@ -196,7 +217,7 @@ class Engine:
             if bool(apart & other.all() & (truth.norm() > 0)):
                 return other, truth
         other = gaussian(len(v), generator(ELSEWHERE), v)
-        return other, self.product(batch, number, other)
+        return other, self._made(batch, number, other)
 
     def _fits(self, batch: Batch) -> bool:
         """Whether one more tape leaves room."""
@@ -230,7 +251,7 @@ class Engine:
         self, key: int | str, make: Callable[[], Any], args: Any, eager: Fast, v: Tensor
     ) -> Fast | None:
         """The compiled function, or None while and if the eager one is to be used."""
-        if key in self.fast or not self._time_to_compile(played=key != "whole"):
+        if key in self.fast or not self._time_to_compile(played=not isinstance(key, str)):
             return self.fast.get(key)
         try:
             fast = torch.compile(make(), dynamic=False, fullgraph=True)  # no silent eager parts

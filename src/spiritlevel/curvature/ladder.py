@@ -15,6 +15,7 @@ from spiritlevel.base.doors import one_of
 from spiritlevel.base.errors import SpiritlevelError, clause
 from spiritlevel.base.memory import free_bytes
 from spiritlevel.base.tensors import flatten, gaussian, generator
+from spiritlevel.curvature.merging import Merging, merging
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.telling import telling
@@ -90,7 +91,7 @@ class Rung:
 
     `check` is the relative error against a finite difference in `checked_in`, or that of the
     gradient where it is not that of the loss; `rounding` is what the working precision (float32,
-    tf32) costs, against the same product in float64.
+    tf32) costs, against the same product in float64. `merging` is what the model may be taken for.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Rung:
     checked_in: torch.dtype
     rounding: float
     refused: dict[str, str] = field(default_factory=dict)
+    merging: Merging = field(default_factory=Merging)
 
     def describe(self) -> str:
         text = self.name
@@ -112,17 +114,20 @@ class Trial:
     """A few telling examples, a direction, and what finite differences say along it.
 
     `sizes` is the unit in which parameters and errors are measured; with S = diag(sizes), products
-    are compared as S H v. `differences` holds those made so far, by step.
+    are compared as S H v. Products are made with the two in `made_with`, whose norms may be merged,
+    differences with the model as it is; `differences` holds those made so far, by step.
     """
 
     rough: Objective
     small: Objective
+    made_with: tuple[Objective, Objective]
     direction: Tensor
     sizes: Tensor
     differences: dict[float, Tensor] = field(default_factory=dict)
 
     def product(self, way: Product, vector: Tensor) -> Tensor:
-        return way(self.small, self.small.batches[0], [vector])[0]
+        small = self.small if way is difference_of_gradients else self.made_with[1]
+        return way(small, small.batches[0], [vector])[0]
 
     @property
     def tolerance(self) -> float:
@@ -171,8 +176,9 @@ class Trial:
 
     def _difference(self, step: float) -> Tensor:
         if step not in self.differences:
-            way = functools.partial(difference_of_gradients, step=step)
-            self.differences[step] = self.product(way, self.direction)
+            batch = self.small.batches[0]
+            made = difference_of_gradients(self.small, batch, [self.direction], step=step)
+            self.differences[step] = made[0]
         return self.differences[step]
 
     @functools.cached_property
@@ -215,16 +221,30 @@ class Trial:
         if way is difference_of_gradients:  # made in float64 for the working precision too
             return torch.finfo(self.rough.dtype).eps
         direction = self.direction.to(self.rough.dtype)
-        rounded = way(self.rough, self.rough.batches[0], [direction])[0]
+        rounded = way(self.made_with[0], self.rough.batches[0], [direction])[0]
         scale = float((found * self.sizes).norm())
         return float(((rounded.double() - found) * self.sizes).norm()) / scale if scale else 0.0
 
 
-def climb(objective: Objective, only: str | None = None) -> Rung:
+def climb_merged(objective: Objective, only: str | None = None) -> Rung:
+    """The first rung for the model with its norms merged, if that does; else for it as it is."""
+    found = merging(objective)
+    if found:
+        try:
+            rung = climb(objective, only, found)
+        except SpiritlevelError:
+            rung = None
+        if rung is not None and not rung.refused:
+            return rung
+    return climb(objective, only)
+
+
+def climb(objective: Objective, only: str | None = None, merged: Merging | None = None) -> Rung:
     """The first rung that runs, agrees with finite differences of gradients and is symmetric."""
     if only is not None:
         one_of("rung", only, RUNGS)
-    trial = _trial(objective)
+    merged = merged or Merging()
+    trial = _trial(objective, merged)
     refused: dict[str, str] = {}
     unsure: list[tuple[Rung, Tensor]] = []
     with objective.smooth():
@@ -241,7 +261,9 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
                 continue
             check, known = trial.check(found)
             wrong = trial.slope_gap if trial.slope_gap > SLOPE else 0.0
-            rung = Rung(name, way, max(check, wrong), trial.small.dtype, rounding, dict(refused))
+            rung = Rung(
+                name, way, max(check, wrong), trial.small.dtype, rounding, dict(refused), merged
+            )
             if check <= known and skew <= max(known, trial.tolerance):
                 return rung
             if check <= known:
@@ -261,11 +283,12 @@ def climb(objective: Objective, only: str | None = None) -> Rung:
     )
 
 
-def _trial(objective: Objective) -> Trial:
+def _trial(objective: Objective, merged: Merging) -> Trial:
     rough = telling(objective, CHECK_EXAMPLES)
     small = raised(rough)
     sizes = _sizes(small)
-    return Trial(rough, small, _direction(small, sizes), sizes)
+    made_with = merged.of(rough), merged.seen(small)
+    return Trial(rough, small, made_with, _direction(small, sizes), sizes)
 
 
 def _vouch_for_each_other(unsure: list[tuple[Rung, Tensor]]) -> bool:

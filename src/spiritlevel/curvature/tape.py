@@ -22,6 +22,19 @@ from spiritlevel.curvature.again import ALIASES, Origin, Origins, Recipes
 from spiritlevel.curvature.program import Program, Slot, Step, assembled, needed
 from spiritlevel.curvature.sight import Sight, storage_address
 
+# what makes a tensor anew with the numbers of one of its arguments, and which
+COPIES = {
+    torch.ops.aten._to_copy.default: 0,
+    torch.ops.aten.clone.default: 0,
+    torch.ops.aten.expand.default: 0,
+    torch.ops.aten.view.default: 0,
+    torch.ops.aten.copy.default: 1,
+}
+ZEROS = {
+    torch.ops.aten.zeros_like.default,
+    torch.ops.aten._new_zeros_with_same_feature_meta.default,
+}
+ADD = torch.ops.aten.add.Tensor
 READS_ZEROS = {torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar}
 # what cannot be played again: numbers read off a vector, shapes that depend on it, chance
 UNREPEATABLE = {
@@ -97,6 +110,7 @@ class Recorder(TorchDispatchMode):
         self.steps: list[Step] = []
         self.slots = 1
         self.moving: set[int] = {0}
+        self.zeros: set[int | None] = set()  # slots that hold nothing else
         self.held: dict[int, Tensor] = {}  # by slot
         self.seen: dict[int, tuple[Any, int, int]] = {}  # id -> its tensor, slot, time
         self.read: dict[int, list[int]] = {}  # address -> slots of what is held there
@@ -152,18 +166,34 @@ class Recorder(TorchDispatchMode):
     def _noted(
         self, func: Any, args: Any, made: Any, operation: Any, template: Any, named: Any
     ) -> None:
-        if func in ALIASES:
-            self._see(made, template[0].number)
+        same = template[0] if func in ALIASES else None
+        if same is None and not (operation is ADD and named):  # which scales one of the two
+            same = self._the_same(operation, args, made, template)
+        if same is not None:
+            self._see(made, same.number)
             return
         outs = made if isinstance(made, (tuple, list)) else (made,)
         if not any(isinstance(out, Tensor) for out in outs):
             return  # a question about shapes
         numbers = tuple(self._made(out) if isinstance(out, Tensor) else None for out in outs)
         self.steps.append(Step(operation, template, named, numbers, made is not outs[0]))
+        if operation in ZEROS:
+            self.zeros.update(numbers)
         if operation is not func:
             self.written[_address(args[0])] = args[0].untyped_storage(), len(self.steps)
             self._see(args[0], numbers[0])  # type: ignore[arg-type]
             self._see(made, numbers[0])  # type: ignore[arg-type]
+
+    def _the_same(self, operation: Any, args: Any, made: Any, template: Any) -> Slot | None:
+        """The argument that an operation only copies, or adds nothing to."""
+        if operation in COPIES:
+            places = [COPIES[operation]]
+        elif operation is ADD and all(isinstance(part, Slot) for part in template):
+            places = [1 - i for i in (0, 1) if template[i].number in self.zeros]
+        else:
+            return None
+        alike = (i for i in places if isinstance(template[i], Slot) and _alike(args[i], made))
+        return next((template[i] for i in alike if template[i].number in self.moving), None)
 
     def _see(self, tensor: Tensor, slot: int) -> None:
         self.seen[id(tensor)] = weakref.ref(tensor), slot, len(self.steps)
@@ -272,6 +302,12 @@ class Recorder(TorchDispatchMode):
             return slot
 
         return Recipes(origins, held, self.roots, hold, iter(self._number, None)).woven_into(steps)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether the numbers of two tensors lie in memory in the same way."""
+    kinds = ((t.shape, t.stride(), t.dtype, t.device) for t in (one, other))
+    return next(kinds) == next(kinds)
 
 
 def _same_memory(one: Tensor, other: Tensor) -> bool:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.measures.weights import Weight, watch
+from spiritlevel.measures.weights import Weight
 from spiritlevel.objective import Objective
+from spiritlevel.objective.following import watch
 
 Grid = tuple[int, ...]
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import without_tf32
-from spiritlevel.measures.weights import refuse_derived, watch
+from spiritlevel.measures.weights import refuse_derived
 from spiritlevel.objective import Objective
+from spiritlevel.objective.following import followers
 from spiritlevel.symmetry.gaps import ALIKE, same
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Named = dict[str, Tensor]
 
 
@@ -27,7 +26,7 @@ def folded(objective: Objective) -> Objective:
     That it predicts the same is seen on all the data before it is handed out.
     """
     refuse_derived(objective)
-    pairs = followers(objective)
+    pairs = norms_after_layers(objective)
     if not pairs:
         return objective
     values, buffers = multiplied(objective, pairs, objective.params, objective.buffers)
@@ -52,7 +51,7 @@ def folded(objective: Objective) -> Objective:
 @torch.no_grad()
 def folded_start(objective: Objective, init: Mapping[str, Tensor]) -> Named:
     """The weights before training, folded with the statistics that a new BatchNorm has: 0 and 1."""
-    pairs = followers(objective)
+    pairs = norms_after_layers(objective)
     fresh = {}
     for norm in pairs.values():
         mean, variance = f"{norm}.running_mean", f"{norm}.running_var"
@@ -86,33 +85,14 @@ def multiplied(
     return values, statistics
 
 
-def _unwritten(tensor: Tensor) -> tuple[int, int]:
-    """A tensor until somebody writes into it, as rectifiers in place do."""
-    return id(tensor), tensor._version
-
-
-def followers(objective: Objective) -> dict[str, str]:
-    """The layer before each BatchNorm -> that norm, as a few examples run through them."""
-    made: dict[tuple[int, int], str] = {}
-    kept: list[Tensor] = []  # so that no other tensor gets the number of one that is gone
-    pairs: dict[str, str] = {}
-
-    def saw(name: str, layer: Any, given: Tensor, output: Tensor) -> None:
-        kept.extend((given, output))
-        if isinstance(layer, LAYERS):
-            if isinstance(layer, nn.Linear) and output.ndim != 2:
-                return  # its units are not along the axis of the norm's channels
-            made[_unwritten(output)] = name
-            return
-        before = made.get(_unwritten(given), "")
-        if not before or before in pairs or layer.training or layer.running_var is None:
-            raise SpiritlevelError(
-                f"{name} cannot be folded: it has to follow a linear layer or a convolution "
-                'directly, both used once, with fixed statistics (mode="eval"); use fold=False'
-            )
-        pairs[before] = name
-
-    watch(objective, (*LAYERS, _BatchNorm), saw)
-    if len(set(pairs.values())) < len(pairs):
+def norms_after_layers(objective: Objective) -> dict[str, str]:
+    """The layer before each BatchNorm -> that norm."""
+    found = followers(objective)
+    if found.others:
+        raise SpiritlevelError(
+            f"{found.others[0]} cannot be folded: it has to follow a linear layer or a convolution "
+            'directly, both used once, with fixed statistics (mode="eval"); use fold=False'
+        )
+    if len(set(found.pairs.values())) < len(found.pairs):
         raise SpiritlevelError("a BatchNorm that is used twice cannot be folded; use fold=False")
-    return pairs
+    return found.pairs

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized
 
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.scope import set_apart
 from spiritlevel.objective import Objective
 
 PARTS = ("query", "key", "value")  # what torch's attention holds in one matrix
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # their gains may have two axes
-EXAMPLES = 2  # run through the model where it is watched; one alone has no batch statistics
 
 
 @dataclass(frozen=True)
@@ -86,26 +82,3 @@ def _weights(objective: Objective, name: str, point: Mapping[str, Tensor]) -> li
         pieces = zip(PARTS, values.chunk(3), strict=True)
         return [Weight(f"{name}[{part}]", layer, piece) for part, piece in pieces]
     return [Weight(name, layer, values)]
-
-
-@set_apart()
-@torch.no_grad()
-def watch(
-    objective: Objective,
-    kinds: type | tuple[type, ...],
-    saw: Callable[[str, nn.Module, Tensor, Any], None],
-) -> None:
-    """Run a few examples through the private copy; `saw(name, layer, input, output)` is told."""
-    layers = [(n, m) for n, m in objective.module.named_modules() if isinstance(m, kinds)]
-
-    def told(name: str) -> Callable[..., None]:
-        return lambda layer, given, named, made: saw(
-            name, layer, next(iter((*given, *named.values()))), made
-        )
-
-    hooks = [layer.register_forward_hook(told(name), with_kwargs=True) for name, layer in layers]
-    try:
-        objective.outputs(objective.params, objective.few(EXAMPLES))
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -6,7 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,17 @@ from torch.nn.parameter import is_lazy
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
+
+
+class Wiring(Protocol):
+    """Makes the parameters of a changed model from those of the model that it was."""
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """What it needs beside them; nobody writes into it."""
+        ...
+
+    def __call__(self, params: Mapping[str, Tensor], /) -> dict[str, Tensor]: ...
 
 
 class Scope(nn.Module):

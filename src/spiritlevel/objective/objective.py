@@ -20,7 +20,7 @@ from spiritlevel.objective import batches as frozen
 from spiritlevel.objective import builder, singles, slopes
 from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.loss import Heads, Loss, Total, moved
-from spiritlevel.objective.module import Scope, cast, private_copy
+from spiritlevel.objective.module import Scope, Wiring, cast, private_copy
 
 Mode = Literal["eval", "train"]
 Params = Mapping[str, Tensor]
@@ -96,6 +96,7 @@ class Objective:
     count: float  # of what the loss is averaged over: examples, tokens, weights
     notes: tuple[str, ...]
     coordinates: tuple[Coordinates, ...]  # the last is nearest to the point
+    wiring: Wiring | None = None  # where the model was changed
     recurrent: bool
     writes_buffers: bool
     _model: nn.Module
@@ -295,12 +296,15 @@ class Objective:
         return self.replaced(coordinates=(*self.coordinates, coordinates), _params=point)
 
     @torch.inference_mode(False)
-    def edited(self, edit: Callable[[nn.Module], None]) -> Objective:
+    def edited(self, edit: Callable[[nn.Module], None], wiring: Wiring | None = None) -> Objective:
         """The same objective with another private copy of the model, changed by `edit`."""
         doors.function("edit", edit, "a module, which it changes")
         changed = private_copy(self._model)
         edit(changed)
-        return self.replaced(_model=changed, _scope=Scope(changed))
+        known = dict(changed.named_buffers())
+        kept = {name: buffer for name, buffer in self._buffers.items() if name in known}
+        other = self.replaced(_model=changed, _scope=Scope(changed), _buffers=kept)
+        return other if wiring is None else other.replaced(wiring=wiring)
 
     @torch.inference_mode(False)
     def on(self, batches: Sequence[Batch], *, keep_count: bool = False) -> Objective:
@@ -351,6 +355,7 @@ class Objective:
     def _run(self, action: Callable[[nn.Module, Batch], Any], params: Params, batch: Batch) -> Any:
         if self.coordinates:
             params = self.named(self._through_coordinates(params))
+        params = self.wiring(params) if self.wiring else params
         state = {f"model.{name}": tensor for name, tensor in params.items()}
         state |= {f"model.{name}": tensor for name, tensor in self._buffers.items()}
         if self.writes_buffers:  # BatchNorm in train mode does: give it copies

@@ -1,0 +1,214 @@
+"""BatchNorm merged into the layer before it: the same products, or no merging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from cases import engine_of, randn
+from spiritlevel.curvature.ladder import climb
+from spiritlevel.curvature.merging import merging
+from spiritlevel.curvature.products import hessian_by
+
+Y = torch.arange(14) % 3
+
+
+def worn(net: nn.Module) -> nn.Module:
+    """With statistics, gains and shifts that are none of a new network."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for part in net.modules():
+            if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)) and part.track_running_stats:
+                part.running_mean.normal_()
+                part.running_var.uniform_(0.3, 3.0)
+                for own in (part.weight, part.bias):
+                    if own is not None:
+                        own.normal_()
+    return net.double().eval()
+
+
+def images(n: int = 14) -> Tensor:
+    return randn(n * 72).reshape(n, 2, 6, 6)
+
+
+def convolutions(bias: bool = True, affine: bool = True, groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=bias, groups=groups),
+        nn.BatchNorm2d(4, affine=affine),
+        nn.Softplus(),
+        nn.Conv2d(4, 4, 3, bias=bias, padding_mode="circular", padding=1),
+        nn.BatchNorm2d(4, eps=0.1, affine=affine),
+        nn.Softplus(),
+        nn.Flatten(),
+        nn.Linear(36, 6, bias=bias),
+        nn.BatchNorm1d(6, affine=affine),
+        nn.Tanh(),
+        nn.Linear(6, 3),
+    )
+
+
+def plain(objective: sl.Objective) -> sl.Operator:
+    """The Hessian of the model as it is."""
+    return hessian_by(climb(objective), objective)
+
+
+def assert_same_products(objective: sl.Objective) -> None:
+    vectors = [randn(objective.size, seed=seed) for seed in range(3)]
+    found, truth = sl.hessian(objective), plain(objective)
+    for v in vectors:  # from the beginning, recorded, played
+        torch.testing.assert_close(found @ v, truth @ v, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [sl.hessian, sl.ggn, sl.fisher])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"affine": False}, {"groups": 2}])
+def test_products_are_those_of_a_plain_second_derivative(
+    kind: Callable[[sl.Objective], sl.Operator], options: dict[str, bool]
+) -> None:
+    net = worn(convolutions(**options))
+    objective = sl.Objective(net, (images(), Y), F.cross_entropy, microbatch=5)
+    operator = kind(objective)
+    for seed in range(3):
+        v = randn(objective.size, seed=seed)
+        found = operator @ v
+    engine = engine_of(operator)
+    assert len(engine.merging.pairs) == 3
+    assert all(taken_for is engine.merged for taken_for in engine.taken_for.values())
+
+    def loss(flat: Tensor) -> Tensor:
+        return objective.total(objective.named(flat), objective.batches[0])[0]
+
+    few = objective.on(objective.batches[:1])
+    if kind is sl.hessian:
+        truth = torch.func.hessian(loss)(objective.vector) / few.examples
+        torch.testing.assert_close(sl.hessian(few).dense(), truth, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found, plain(objective) @ v, rtol=1e-9, atol=1e-11)
+        return
+    outputs = lambda flat: few.outputs(few.named(flat), few.batches[0])  # noqa: E731
+    jacobian = torch.func.jacrev(outputs)(few.vector)
+    p = outputs(few.vector).softmax(1)
+    bend = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    truth = torch.einsum("nip,nij,njq->pq", jacobian, bend, jacobian) / few.examples
+    torch.testing.assert_close(kind(few).dense(), truth, rtol=1e-9, atol=1e-11)
+
+
+def test_frozen_parameters_stay_out() -> None:
+    net = worn(convolutions())
+    for name in ("1.weight", "3.bias", "7.weight"):
+        net.get_parameter(name).requires_grad_(False)
+    objective = sl.Objective(net, (images(), Y), F.cross_entropy)
+    assert merging(objective)
+    assert_same_products(objective)
+    assert_same_products(sl.Objective(net, (images(), Y), F.cross_entropy, params="4.*"))
+
+
+def test_at_other_statistics_than_the_models_own() -> None:
+    objective = sl.Objective(worn(convolutions()), (images(), Y), F.cross_entropy)
+    other = objective.at(
+        objective.vector + 0.1 * randn(objective.size),
+        buffers={"1.running_mean": randn(4), "4.running_var": torch.rand(4).double() + 0.5},
+    )
+    assert merging(other)
+    assert_same_products(other)
+
+
+class TwiceUsed(nn.Module):
+    """What is before the norm is used behind it too: always, or where the images are bright."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.last, self.way = nn.Linear(4, 3), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        out = self.norm(h)
+        if self.way == "always":
+            out = out + h
+        elif self.way == "gain":
+            out = out * self.norm.weight[:, None, None]
+        elif self.way == "bright":
+            out = out + h * (x.mean((1, 2, 3), keepdim=True) > 5)
+        elif self.way == "again":
+            out = out + self.norm(out)
+        elif self.way == "layer again":
+            out = out + self.body(torch.cos(x))
+        return self.last(torch.tanh(out).mean((2, 3)))
+
+
+@pytest.mark.parametrize("way", ["always", "gain", "again", "layer again"])
+def test_what_is_used_elsewhere_is_not_merged(way: str) -> None:
+    objective = sl.Objective(worn(TwiceUsed(way)), (images(), Y), F.cross_entropy)
+    assert not engine_of(sl.hessian(objective)).merging
+    assert not engine_of(sl.ggn(objective)).merging
+    assert_same_products(objective)
+
+
+def test_what_is_used_elsewhere_in_some_batches_is_not_merged_there() -> None:
+    x, y = images(400), torch.arange(400) % 3
+    x[80:120] += 10  # nobody looks into this batch for what tells of a curvature
+    net = worn(TwiceUsed("bright"))
+    objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=40)
+    operator = sl.hessian(objective)
+    assert engine_of(operator).merging
+    assert_same_products(objective)
+    operator @ randn(objective.size)
+    taken_for = engine_of(operator).taken_for
+    assert [i for i in taken_for if taken_for[i] is objective] == [2]
+
+
+class Halved(nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) / 2
+
+
+def unusual() -> dict[str, nn.Module]:
+    """Networks of which the first norm, and no other, is not one to merge."""
+    own = convolutions()
+    own[0] = Halved(2, 4, 3, stride=2, padding=1)
+    normed = convolutions()
+    torch.nn.utils.parametrizations.weight_norm(normed[0])
+    tied = convolutions()
+    tied[3].bias = tied[0].bias
+    hooked = convolutions()
+    hooked[0].register_forward_hook(lambda module, given, made: 2 * made)
+    batch = convolutions()
+    batch[1] = nn.BatchNorm2d(4, track_running_stats=False)
+    return {"own": own, "parametrized": normed, "hooked": hooked, "batch statistics": batch}
+
+
+@pytest.mark.parametrize("name", list(unusual()))
+def test_unusual_layers_stay_as_they_are(name: str) -> None:
+    objective = sl.Objective(worn(unusual()[name]), (images(), Y), F.cross_entropy)
+    assert set(merging(objective).pairs) <= {"3", "7"}
+    assert_same_products(objective)
+
+
+def test_tied_tensors_are_not_merged() -> None:
+    net = convolutions()
+    net[3].bias = net[0].bias
+    objective = sl.Objective(worn(net), (images(), Y), F.cross_entropy)
+    assert set(merging(objective).pairs) == {"7"}
+    assert_same_products(objective)
+
+
+def test_statistics_of_the_batch_are_not_merged() -> None:
+    net = worn(convolutions()).train()
+    objective = sl.Objective(net, (images(), Y), F.cross_entropy, mode="train")
+    assert not merging(objective)
+    assert_same_products(objective)
+
+
+def test_the_users_model_keeps_its_norms() -> None:
+    net = worn(convolutions(bias=False))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    objective = sl.Objective(net, (images(), Y), F.cross_entropy)
+    sl.hessian(objective) @ randn(objective.size)
+    assert isinstance(net[1], nn.BatchNorm2d)
+    assert isinstance(objective.module[1], nn.BatchNorm2d)
+    assert net.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
