@@ -15,7 +15,7 @@ from spiritlevel.objective.batches import Batch
 # Second-order products hold about this many times what one backward pass saves.
 PEAK_FACTOR = 4
 CPU_BYTES = 512 * 2**20  # small enough for caches, large enough for the matrix products
-CUDA_SHARE = 0.6
+CUDA_SHARE = 0.25  # larger microbatches are no faster, and while one is recorded it takes most
 
 
 def cut(batches: list[Batch], size: int | None, *, separable: bool) -> list[Batch]:
