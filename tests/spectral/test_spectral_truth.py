@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from adversaries import cases, like_a_network, reflected
 from spiritlevel.base.estimate import Status
-from spiritlevel.base.operator import Operator
+from spiritlevel.base.operator import Operator, entry
 from spiritlevel.spectral.krylov import Krylov
 from spiritlevel.spectral.missed import CHANCE, least_share
+from spiritlevel.spectral.request import Which
 
 LONG = os.environ.get("SPIRITLEVEL_LONG") == "1"
 OPERATORS = 5000 if LONG else 260  # twenty of every spectrum
@@ -253,3 +255,38 @@ def test_errors_of_few_probes_are_honest(probes: int) -> None:
         off = (found.value - dense.diagonal()).abs()
         inside.append((off <= 2 * found.stderr).double().mean())
     assert float(torch.stack(inside).mean()) >= 0.9
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "both", "magnitude"])
+def test_what_is_not_sure_is_an_eigenvalue_and_a_bound(which: Which) -> None:
+    """Fewer products, a residual that is the true one, and no word of what was missed."""
+    spectrum = torch.linspace(-1.0, 1.0, 400).double() ** 9 * torch.tensor(30.0)
+    spectrum[0], spectrum[-1] = -50.0, 80.0
+    operator = diagonal(spectrum)
+    sure = sl.eigenpairs(operator, which=which, seed=1)
+    quick = sl.eigenpairs(operator, which=which, sure=False, seed=1)
+    assert quick[0].matvecs < sure[0].matvecs
+    for i, found in enumerate(quick.values):
+        v = quick.vectors[:, i]
+        assert found.bound is None
+        assert found.residual == pytest.approx(float((spectrum * v - found.value * v).norm()))
+        assert found.error <= 1e-3 * abs(found.value)
+        assert found.status is (Status.LOWER_BOUND if found.value > 0 else Status.UPPER_BOUND)
+        assert found.value == pytest.approx(sure[i].value, rel=1e-4)
+
+
+@pytest.mark.parametrize(("below", "sure"), [(79.0, False), (81.0, True)])
+def test_what_is_large_enough_need_not_be_sure(below: float, sure: bool) -> None:
+    spectrum = torch.linspace(0.0, 1.0, 400).double() ** 9 * 30
+    spectrum[-1] = 80.0
+    found = sl.eigenpairs(diagonal(spectrum), below=below)[0]
+    assert found.status is (Status.CONVERGED if sure else Status.LOWER_BOUND)
+    assert (found.bound is None) is not sure
+
+
+def test_an_entry_and_its_rounding() -> None:
+    matrix = torch.tensor([[4.0, 3.0], [3.0, 1.0]])
+    operator = replace(sl.from_matrix(matrix), rounding=1e-3)
+    found, unsure = entry(operator, 0)
+    assert found == 4.0
+    assert unsure == pytest.approx(30 * 1e-3 * 5)

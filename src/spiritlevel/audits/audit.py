@@ -194,9 +194,8 @@ class _Work:
         with parts():
             ends = self.here.extremes
         self.products += ends[0].matvecs
-        pairs = ends if ends[0].value > 0 else None  # of larger magnitude it may be the smallest
-        known = {"group": self.group, "operator": self.here.hessian, "pairs": pairs}
-        found = sharpen(self.objective, target=SHARP, **known)
+        known = {"operator": self.here.hessian, "pairs": self.here.sharpest}
+        found = sharpen(self.objective, target=SHARP, group=self.group, **known)
         return self.group.of_layers(found.element), found.certificate
 
     @property

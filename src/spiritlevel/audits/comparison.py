@@ -232,6 +232,7 @@ def _turned(work: _Work, name: str, other: str, high: Estimate, low: Estimate) -
             target=target,
             seed=instruments.seed,
             operator=instruments.hessian if instruments.used("hessian") else None,
+            pairs=instruments.sharpest if instruments.used("extremes") else None,
         )
     except SpiritlevelError as error:
         work.notes.append(f"{name} of {other} was not turned: {error}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 SKEW = 0.05  # relative to the norm: more than any rounding
+ENTRIES = 30.0  # roundings of a product that one of its entries may differ by
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,15 @@ def _symmetric(matrix: Tensor) -> bool:
     largest = matrix.abs().max()
     rounding = 1000 * torch.finfo(matrix.dtype).eps
     return bool(largest.isfinite()) and bool((matrix - matrix.T).abs().max() <= rounding * largest)
+
+
+def entry(operator: Operator, place: int) -> tuple[float, float]:
+    """A_ii by one product, and what the rounding of products may do to it."""
+    unit = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
+    unit[place] = 1.0
+    image = (operator @ unit).double()
+    rounding = ENTRIES * max(operator.rounding or 0.0, torch.finfo(operator.dtype).eps)
+    return float(image[place]), rounding * float(image.norm())
 
 
 def not_symmetric(operator: Operator, skewness: float) -> SpiritlevelError:

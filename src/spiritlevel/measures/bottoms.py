@@ -80,8 +80,10 @@ class Bottoms:
 
     def _minimum(self, norm: Norm, matrix: Kind) -> OrbitMinimum:
         tools = self.instruments
-        if matrix == "ggn" and norm != "frobenius":
-            return tools.least_trace if norm == "trace" else tools.least_norm
+        if norm == "trace" and (matrix == "ggn" or tools.curvatures is not None):
+            return tools.least_trace  # whose diagonal is that of the Hessian, as was seen
+        if norm == "spectral" and matrix == "ggn":
+            return tools.least_norm
         near = self._near() if norm == "spectral" else None
         return minimum(
             tools.objective,

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.interrupts import parts
-from spiritlevel.base.operator import Operator, scaled
+from spiritlevel.base.operator import ENTRIES, Operator, entry, scaled
 from spiritlevel.curvature import hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, few_passes, ggn_diagonal
 from spiritlevel.curvature.engine import CompileChoice
@@ -30,7 +29,7 @@ T = TypeVar("T")
 SKETCH = 30  # products that look for what is taken out before probes are drawn
 COARSE_ROUNDING, DOUBTFUL_CHECK = 1e-3, 1e-2  # of products: beyond them a reader is told
 FEWEST_PROBES = 8
-TENSORS, ENTRIES = 4, 30.0  # that a diagonal is looked at in; roundings that entries may differ by
+TENSORS = 4  # that a diagonal is looked at in
 APART = 8  # standard errors between a trace that is known and probes of it: a bug, not chance
 GAP = 5e-3  # between an orbit minimum and its lower bound
 
@@ -159,16 +158,10 @@ class Instruments:
 
     def _agree(self, values: Tensor) -> bool:
         """Whether the entries that products give are those of a diagonal."""
-        operator, places = self.hessian, _telling(values, self.objective.spans)
-        eps = torch.finfo(operator.dtype).eps
-        rounding = ENTRIES * max(operator.rounding or 0.0, eps)
-        for place in places:
-            unit = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
-            unit[place] = 1.0
-            image = (operator @ unit).double()
-            self.confirming += operator.cost
-            apart = abs(float(image[place]) - float(values[place]))
-            if not apart <= rounding * float(image.norm()) + 1e-6 * abs(float(values[place])):
+        for place in _telling(values, self.objective.spans):
+            found, unsure = entry(self.hessian, place)
+            self.confirming += self.hessian.cost
+            if not abs(found - float(values[place])) <= unsure + 1e-6 * abs(float(values[place])):
                 return False
         return True
 
@@ -211,6 +204,11 @@ class Instruments:
             budget=self.budget,
             seed=self.seed,
         )
+
+    @property
+    def sharpest(self) -> Eigenpairs | None:
+        """The ends of the spectrum with the largest eigenvalue first, if that is among them."""
+        return self.extremes if self.extremes[0].value > 0 else None
 
     @functools.cached_property
     def probes(self) -> Probes:

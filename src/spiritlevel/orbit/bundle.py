@@ -8,6 +8,8 @@ exact at the points whose top eigenvectors are in it.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +38,7 @@ LARGEST = 300.0  # log: sizes beyond it are those of cells without mass
 
 
 Vectors = tuple[Tensor, Tensor, Tensor]  # Ritz values, Ritz vectors, their images
+Near = Callable[[Tensor, int], Tensor]  # of D and a number: so many vectors to begin near
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,21 @@ class Model:
 
 
 def model_of(cells: Cells, images: Tensor, inner: Tensor) -> Model:
-    """From Y = G Z and Z' G Z, orthonormalized; directions that are noise are dropped."""
+    """From Y = G Z and Z' G Z, orthonormalized."""
+    return _modelled(cells, (images @ _root(inner).to(images)).double().cpu().numpy())
+
+
+def _root(inner: Tensor) -> Tensor:
+    """R with R R' the inverse of Z' G Z; directions that are noise are dropped."""
     values, vectors = torch.linalg.eigh(((inner + inner.T) / 2).double())
     keep = values > 1e-10 * values[-1]
-    root = (vectors[:, keep] / values[keep].sqrt()).to(images)
-    return _modelled(cells, (images @ root).double().cpu().numpy())
+    return vectors[:, keep] / values[keep].sqrt()
+
+
+def expected(images: Tensor, inner: Tensor, d: Tensor, count: int) -> Tensor:
+    """The top eigenvectors of D Y Y' D, of what is known of D G D: near those of the whole."""
+    found = d[:, None] * (images @ _root(inner).to(images))
+    return found @ torch.linalg.eigh(found.T @ found)[1][:, -count:].flip(1)
 
 
 def _modelled(cells: Cells, y: Array) -> Model:
@@ -185,6 +198,7 @@ class Found:
     products: float
     converged: bool
     top: Vectors  # what is known of the largest eigenvalues there
+    near: Near | None = None  # what is known of them elsewhere
 
 
 @dataclass(frozen=True)
@@ -201,14 +215,16 @@ class _Point:
 
     @property
     def upper(self) -> float:
-        """A Ritz value is a lower estimate; with its residual it is an upper one."""
-        return self.norm + self.pairs[0].error
+        """A Ritz value is a lower estimate; with its bound it is an upper one."""
+        bound = self.pairs[0].bound
+        return math.inf if bound is None else self.norm + bound
 
 
 class Looker:
     """Looks at points of an orbit, and counts the products.
 
-    The first eigenpair is the norm; the other vectors of a model need not be exact.
+    The first eigenpair is the norm; the other vectors of a model need not be exact. Where it is not
+    `below` what would end the search, it is only known to be no less.
     """
 
     def __init__(self, operator: Operator, cells: Cells, which: Which, pairs: int = 1) -> None:
@@ -216,7 +232,7 @@ class Looker:
         self.which: Which = which
         self.products, self.looks = 0.0, 0
 
-    def look(self, t: Array, tol: float, seed: int) -> _Point:
+    def look(self, t: Array, tol: float, seed: int, below: float = math.inf) -> _Point:
         # every time from another random start: the last top vector would hide a crossing
         like = torch.zeros((), dtype=self.operator.dtype, device=self.operator.device)
         d = self.cells.spread(np.exp(-self.cells.log_scales(t)), like)
@@ -227,6 +243,7 @@ class Looker:
             count,
             which=self.which,
             tol=tol,
+            below=below,
             seed=seed + self.looks,
             leading=max(count, VECTORS),
         )
@@ -245,29 +262,32 @@ def least_eigenvalue(
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
     orbit = Looker(operator, cells, "largest")
-    best = here = orbit.look(start, LOOSE, seed)
+    best = here = orbit.look(start, LOOSE, seed, 0.0)
     if not best.norm > 0:  # flat to rounding
         return Found(0.0, start, 0.0, orbit.products, True, _top(best))
-    zs, ys, bound = here.d.new_empty(0), here.d.new_empty(0), 0.0
+    zs, ys, bound, near = here.d.new_empty(0), here.d.new_empty(0), 0.0, None
     with bar(OUTER, "orbit minimum") as progress:
         for _ in range(OUTER):
             z, y = _cuts(here, 1.0)
             zs, ys = (z, y) if not len(zs) else (torch.cat([zs, z], 1), torch.cat([ys, y], 1))
             zs, ys = zs[:, -KEPT:], ys[:, -KEPT:]
-            model = model_of(cells, ys, zs.T @ ys)
+            inner = zs.T @ ys
+            model, near = model_of(cells, ys, inner), functools.partial(expected, ys, inner)
             t = minimize_model(model, best.t, free, tol, last=CLOSED)
             masses = model.dual(t, POWERS[-1])
             lower = balance(cells.exponents, masses, blocks, t * free, free)
             bound = max(bound, lower.lower_bound)
-            here = orbit.look(t, tol / 4, seed)
-            best = here if here.upper < best.upper else best
+            here = orbit.look(t, tol / 4, seed, (1 + tol) * bound)
+            best = here if here.upper < best.upper or here.norm < best.norm else best
             progress.update()
             progress.set_postfix_str(f"{best.upper:.4g} >= {bound:.4g}")
-            if best.upper / max(bound, 1e-300) - 1 <= tol:
+            if best.upper <= (1 + tol) * bound:
                 break
-    converged = best.upper / max(bound, 1e-300) - 1 <= tol
+    if best.pairs[0].bound is None:
+        best = orbit.look(best.t, tol / 4, seed)
+    converged = best.upper <= (1 + tol) * bound
     bound = min(bound, best.norm)  # a Ritz value may lie below the bound by its residual
-    return Found(best.norm, best.t, bound, orbit.products, converged, _top(best))
+    return Found(best.norm, best.t, bound, orbit.products, converged, _top(best), near)
 
 
 def least_norm(

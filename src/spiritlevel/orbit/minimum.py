@@ -239,7 +239,7 @@ def _spectral(problem: Problem, tol: float, seed: int) -> Solution:
     else:
         found = least_norm(operator, problem.cells, problem.begin, problem.free, tol, seed)
         bound = None
-    before, cost = _norm_here(problem, operator, seed)
+    before, cost = _norm_here(problem, operator, found, seed)
     imbalance = _imbalance(problem, found)
     if psd:
         _refuse_contradictions(problem, found, before)
@@ -280,13 +280,28 @@ def _refuse_contradictions(problem: Problem, found: Found, before: float) -> Non
         )
 
 
-def _norm_here(problem: Problem, operator: Operator, seed: int) -> tuple[float, float]:
-    """At the given point, and its products: none where it is known well enough."""
+def _norm_here(
+    problem: Problem, operator: Operator, found: Found, seed: int
+) -> tuple[float, float]:
+    """At the given point, and its products: none where it is known well enough.
+
+    From what the search knows of the largest eigenvalues; once more, at random, if that comes out
+    below the bound, so that a larger one was missed.
+    """
     known = problem.here
     if known is not None and not problem.divided_out and known.error <= HERE * abs(known.value):
         return abs(known.value), 0.0
-    pairs = eigenpairs(operator, which="magnitude", tol=HERE, seed=seed)
-    return abs(pairs[0].value), pairs[0].matvecs
+    if found.near is None:
+        pairs = eigenpairs(operator, which="magnitude", tol=HERE, seed=seed)
+        return abs(pairs[0].value), pairs[0].matvecs
+    here = torch.ones(operator.size, dtype=operator.dtype, device=operator.device)
+    start, cost = found.near(here, 1), 0.0
+    for near in (start, None):
+        pairs = eigenpairs(operator, tol=HERE, start=near, sure=near is None, seed=seed)
+        cost += pairs[0].matvecs
+        if pairs[0].value * (1 + HERE) >= found.lower_bound:
+            break
+    return pairs[0].value, cost
 
 
 def _imbalance(problem: Problem, found: Found) -> float:

@@ -14,7 +14,7 @@ from spiritlevel.base.scope import set_apart
 from spiritlevel.curvature import hessian
 from spiritlevel.objective import Objective, only_objectives
 from spiritlevel.orbit.search import AnyMeasure, number, search
-from spiritlevel.spectral import eigenvalues, frobenius, trace
+from spiritlevel.spectral import Eigenpairs, eigenvalues, frobenius, trace
 from spiritlevel.symmetry import Certificate, Group
 from spiritlevel.symmetry.find import group_of
 from spiritlevel.symmetry.gaps import rounding
@@ -66,12 +66,13 @@ def supremum(
     target: float,
     seed: int = 0,
     operator: Operator | None = None,
+    pairs: Eigenpairs | None = None,
 ) -> Supremum:
     """A network with the same predictions at which a measure is at least `target`.
 
     `measure` is "spectral", "trace" or "frobenius" (of the Hessian: a closed form, any target), or
-    any function of an Objective, such as an entry of MEASURES. `operator` is the Hessian, where it
-    is known already.
+    any function of an Objective, such as an entry of MEASURES. `operator` is the Hessian, `pairs`
+    are its largest eigenpairs, where they are known already.
     """
     only_objectives(objective)
     doors.number("target", target, above=0)
@@ -92,7 +93,8 @@ def supremum(
         return Supremum("bounded", target, here, "no rescaling keeps the predictions")
     if {"unit", "diagonal"} & set(getattr(measure, "invariances", ())):
         return _promised(objective, group, function, here, target, seed)
-    return _pushed(objective, group, function, here, target, seed, operator)
+    known = {"operator": operator, "pairs": pairs}
+    return _pushed(objective, group, function, here, target, seed, known)
 
 
 def _promised(
@@ -129,12 +131,12 @@ def _pushed(
     here: float,
     target: float,
     seed: int,
-    operator: Operator | None,
+    known: dict[str, Any],
 ) -> Supremum:
     """Along the way that sharpens the Hessian without bound, then wherever a search leads."""
     best, aim = here, max(target, 1.0)
     for _ in range(TRIES):
-        witness = _sharpened(objective, group, aim, operator)
+        witness = _sharpened(objective, group, aim, known)
         if witness is None:
             break
         found = function(witness.objective)
@@ -157,9 +159,9 @@ def _pushed(
 
 
 def _sharpened(
-    objective: Objective, group: Group, aim: float, operator: Operator | None
+    objective: Objective, group: Group, aim: float, known: dict[str, Any]
 ) -> Sharpened | None:
     try:
-        return sharpen(objective, target=aim, group=group, operator=operator)
+        return sharpen(objective, target=aim, group=group, **known)
     except SpiritlevelError:  # no curvature to sharpen, or beyond the range of the numbers
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ def eigenvalues(
     budget: int = 300,
     memory: int | None = None,
     start: Tensor | None = None,
+    sure: bool = True,
     seed: int | torch.Generator = 0,
 ) -> tuple[Estimate, ...]:
     """The k extreme eigenvalues; see `eigenpairs`."""
@@ -64,6 +66,7 @@ def eigenvalues(
         budget=budget,
         memory=memory,
         start=start,
+        sure=sure,
         seed=seed,
         leading=0,
     ).values
@@ -79,6 +82,8 @@ def eigenpairs(
     budget: int = 300,
     memory: int | None = None,
     start: Tensor | None = None,
+    sure: bool = True,
+    below: float = math.inf,
     seed: int | torch.Generator = 0,
     leading: int = LEADING,
 ) -> Eigenpairs:
@@ -86,12 +91,15 @@ def eigenpairs(
 
     Stops when every ||Av - lambda v|| <= tol |lambda| (or tol ||A||, with relative_to="norm") and
     no extreme eigenvalue farther off than that can have been missed, but for one random start in
-    a thousand. `memory` bounds the vectors that are held, `budget` the products; `start` holds
-    vectors to begin near, half of whose length is made random; `leading` is how many Ritz vectors
-    are kept beside.
+    a thousand. Without `sure`, or where it is not `below` a size that is small enough, it stops at
+    the residuals: there are such eigenvalues, and perhaps others that are farther out. `memory`
+    bounds the vectors that are held, `budget` the products; `start` holds vectors to begin near,
+    half of whose length is made random; `leading` is how many Ritz vectors are kept beside.
     """
     number("leading", leading, 0, whole=True)
-    request = Request(k, which, tol, relative_to)
+    a("sure", sure, bool, "True, or False to stop at the residuals")
+    number("below", below, 0)
+    request = Request(k, which, tol, relative_to, sure, below)
     request.check(operator, budget, memory)
     memory = max(4 * request.count, request.count + 24) if memory is None else memory
     begin, draws = time.perf_counter(), generator(seed)
@@ -150,8 +158,8 @@ def _iterate(krylov: Krylov, request: Request, budget: int) -> Status:
                 if krylov.products >= look:
                     look = krylov.products + 1 + krylov.products // LOOKS
                     tolerances = request.tolerances(ritz.values, krylov.rounding)
-                    ends = request.ends(ritz.values)
-                    if all(known(krylov, group, ritz, tolerances) for group in ends):
+                    ends, sure = request.ends(ritz.values), request.sure_of(ritz.values)
+                    if all(known(krylov, group, ritz, tolerances, sure) for group in ends):
                         return Status.CONVERGED
                     worst = float(ritz.residuals[request.select(ritz.values)].max())
                     progress.set_postfix_str(f"residual {worst:.1e}")
@@ -168,18 +176,24 @@ def _iterate(krylov: Krylov, request: Request, budget: int) -> Status:
 def _estimates(
     krylov: Krylov, ritz: Ritz, request: Request, status: Status, seconds: float
 ) -> tuple[Estimate, ...]:
-    """Ritz values with their errors; those that are not known have the status of the whole."""
+    """Ritz values with their errors; those that are not known have the status of the whole.
+
+    Where nobody looked for what was missed there may be eigenvalues beyond them.
+    """
     tolerances = request.tolerances(ritz.values, krylov.rounding)
-    errors = bounds(krylov, request.ends(ritz.values), ritz, tolerances)
+    ends, sure = request.ends(ritz.values), request.sure_of(ritz.values) or krylov.complete
+    errors = bounds(krylov, ends, ritz, tolerances) if sure else ritz.residuals
     done = (errors <= tolerances) | krylov.complete
+    above = {i for group in ends for end in group if end.sign > 0 for i in end.members}
+    sides = {i: Status.LOWER_BOUND if i in above else Status.UPPER_BOUND for i in range(len(done))}
     return tuple(
         Estimate(
             value=float(ritz.values[i]),
             residual=float(ritz.residuals[i]),
-            bound=float(errors[i]),
+            bound=float(errors[i]) if sure else None,
             matvecs=krylov.products * krylov.operator.cost,
             seconds=seconds,
-            status=Status.CONVERGED if done[i] else status,
+            status=status if not done[i] else Status.CONVERGED if sure else sides[i],
             remedy="" if done[i] else "raise budget, or memory, or tol",
         )
         for i in request.select(ritz.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,12 +33,17 @@ class End:
 
 @dataclass(frozen=True)
 class Request:
-    """The k extreme eigenvalues at one end, or at each, to a relative error."""
+    """The k extreme eigenvalues at one end, or at each, to a relative error.
+
+    `sure`: so that none farther out can have been missed, where they are `below` this size.
+    """
 
     k: int
     which: Which
     tol: float
     relative_to: RelativeTo
+    sure: bool = True
+    below: float = math.inf
 
     @property
     def count(self) -> int:
@@ -68,6 +74,10 @@ class Request:
         norm = values.abs().max()
         scale = values.abs() if self.relative_to == "eigenvalue" else norm.expand_as(values)
         return (self.tol * scale).clamp(min=rounding * float(norm))
+
+    def sure_of(self, values: Tensor) -> bool:
+        """Whether what may have been missed beside these Ritz values is wanted to be known."""
+        return self.sure and float(values[self.select(values)].abs().max()) <= self.below
 
     def select(self, values: Tensor) -> list[int]:
         """Where the wanted Ritz values lie, in falling order."""
