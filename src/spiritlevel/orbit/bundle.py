@@ -232,7 +232,7 @@ class Looker:
         self.which: Which = which
         self.products, self.looks = 0.0, 0
 
-    def look(self, t: Array, tol: float, seed: int, below: float = math.inf) -> _Point:
+    def look(self, t: Array, tol: float, seed: int, below: float | None = None) -> _Point:
         # every time from another random start: the last top vector would hide a crossing
         like = torch.zeros((), dtype=self.operator.dtype, device=self.operator.device)
         d = self.cells.spread(np.exp(-self.cells.log_scales(t)), like)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 
@@ -83,7 +82,7 @@ def eigenpairs(
     memory: int | None = None,
     start: Tensor | None = None,
     sure: bool = True,
-    below: float = math.inf,
+    below: float | None = None,
     seed: int | torch.Generator = 0,
     leading: int = LEADING,
 ) -> Eigenpairs:
@@ -98,7 +97,8 @@ def eigenpairs(
     """
     number("leading", leading, 0, whole=True)
     a("sure", sure, bool, "True, or False to stop at the residuals")
-    number("below", below, 0)
+    if below is not None:
+        number("below", below, 0)
     request = Request(k, which, tol, relative_to, sure, below)
     request.check(operator, budget, memory)
     memory = max(4 * request.count, request.count + 24) if memory is None else memory

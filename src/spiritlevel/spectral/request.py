@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -43,7 +42,7 @@ class Request:
     tol: float
     relative_to: RelativeTo
     sure: bool = True
-    below: float = math.inf
+    below: float | None = None
 
     @property
     def count(self) -> int:
@@ -77,7 +76,9 @@ class Request:
 
     def sure_of(self, values: Tensor) -> bool:
         """Whether what may have been missed beside these Ritz values is wanted to be known."""
-        return self.sure and float(values[self.select(values)].abs().max()) <= self.below
+        if not self.sure or self.below is None:
+            return self.sure
+        return float(values[self.select(values)].abs().max()) <= self.below
 
     def select(self, values: Tensor) -> list[int]:
         """Where the wanted Ritz values lie, in falling order."""
