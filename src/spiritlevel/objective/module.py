@@ -6,7 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
 
 
+@runtime_checkable
 class Wiring(Protocol):
     """Makes the parameters of a changed model from those of the model that it was."""
 

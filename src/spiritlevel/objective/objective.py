@@ -299,6 +299,7 @@ class Objective:
     def edited(self, edit: Callable[[nn.Module], None], wiring: Wiring | None = None) -> Objective:
         """The same objective with another private copy of the model, changed by `edit`."""
         doors.function("edit", edit, "a module, which it changes")
+        doors.a("wiring", wiring, (Wiring, type(None)), "a Wiring")
         changed = private_copy(self._model)
         edit(changed)
         known = dict(changed.named_buffers())

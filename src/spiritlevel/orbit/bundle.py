@@ -232,7 +232,7 @@ class Looker:
         self.which: Which = which
         self.products, self.looks = 0.0, 0
 
-    def look(self, t: Array, tol: float, seed: int, below: float | None = None) -> _Point:
+    def look(self, t: Array, tol: float, seed: int, *, below: float | None = None) -> _Point:
         # every time from another random start: the last top vector would hide a crossing
         like = torch.zeros((), dtype=self.operator.dtype, device=self.operator.device)
         d = self.cells.spread(np.exp(-self.cells.log_scales(t)), like)
@@ -243,7 +243,8 @@ class Looker:
             count,
             which=self.which,
             tol=tol,
-            below=below,
+            sure=below != 0.0,
+            below=below or None,
             seed=seed + self.looks,
             leading=max(count, VECTORS),
         )
@@ -262,7 +263,7 @@ def least_eigenvalue(
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
     orbit = Looker(operator, cells, "largest")
-    best = here = orbit.look(start, LOOSE, seed, 0.0)
+    best = here = orbit.look(start, LOOSE, seed, below=0.0)
     if not best.norm > 0:  # flat to rounding
         return Found(0.0, start, 0.0, orbit.products, True, _top(best))
     zs, ys, bound, near = here.d.new_empty(0), here.d.new_empty(0), 0.0, None
@@ -277,7 +278,7 @@ def least_eigenvalue(
             masses = model.dual(t, POWERS[-1])
             lower = balance(cells.exponents, masses, blocks, t * free, free)
             bound = max(bound, lower.lower_bound)
-            here = orbit.look(t, tol / 4, seed, (1 + tol) * bound)
+            here = orbit.look(t, tol / 4, seed, below=(1 + tol) * bound)
             best = here if here.upper < best.upper or here.norm < best.norm else best
             progress.update()
             progress.set_postfix_str(f"{best.upper:.4g} >= {bound:.4g}")

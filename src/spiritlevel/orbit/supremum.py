@@ -78,6 +78,8 @@ def supremum(
     doors.number("target", target, above=0)
     tensor_doors.seeded(seed)
     doors.a("operator", operator, (Operator, type(None)), "the Hessian, hessian(objective)")
+    kinds = (Eigenpairs, type(None))
+    doors.a("pairs", pairs, kinds, "what sl.eigenpairs returned of this Hessian")
     if isinstance(measure, str) and measure not in NORMS:
         raise SpiritlevelError(
             f"measure is {measure!r}; choose one of {', '.join(NORMS)}, or give a function of an "

@@ -98,7 +98,7 @@ def eigenpairs(
     number("leading", leading, 0, whole=True)
     a("sure", sure, bool, "True, or False to stop at the residuals")
     if below is not None:
-        number("below", below, 0)
+        number("below", below, above=0)
     request = Request(k, which, tol, relative_to, sure, below)
     request.check(operator, budget, memory)
     memory = max(4 * request.count, request.count + 24) if memory is None else memory
