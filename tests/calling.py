@@ -120,6 +120,7 @@ def _of_operators() -> Calls:
             "matvec": lambda v: v,
         },
         "Operator.__matmul__": {"vectors": torch.ones(5)},
+        "Operator.expect": {"products": 5},
         **plain(*"hessian ggn ggn_diagonal fisher output_gradients".split()),
         **plain(*"eigenvalues eigenpairs density negative_eigenvalues".split()),
         **plain(*"trace diagonal frobenius".split()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import spiritlevel as sl
 from cases import CASES, Case, engine_of, randn
 from spiritlevel.base.tensors import leaves
 from spiritlevel.curvature import again
+from spiritlevel.curvature.engine import PAYS
 
 
 def played(objective: sl.Objective, seeds: range = range(4)) -> tuple[sl.Operator, Tensor]:
@@ -134,3 +136,25 @@ def test_what_changed_since_it_was_made_stays_held(monkeypatch: pytest.MonkeyPat
     _, found = played(objective)
     assert torch.equal(found, truth)
     assert any(refused)
+
+
+def test_where_many_products_are_ahead_the_first_is_recorded() -> None:
+    x, y = randn(12, 8), torch.arange(12) % 3
+    objective = sl.Objective(Squashed().double(), (x, y), F.cross_entropy, microbatch=4)
+    v, many, few = randn(objective.size), sl.hessian(objective), sl.hessian(objective)
+    many.expect(PAYS)
+    few.expect(PAYS - 1)
+    found = many @ v
+    truth = few @ v
+    assert sorted(engine_of(many).tapes) == [0, 1, 2]
+    assert not engine_of(few).tapes
+    torch.testing.assert_close(found, truth, rtol=1e-12, atol=1e-14)
+
+
+def test_a_search_says_that_many_are_ahead() -> None:
+    told: list[int] = []
+    operator = replace(sl.from_matrix(torch.eye(20)), ahead=told.append)
+    sl.eigenvalues(sl.scaled(operator, torch.arange(1.0, 21.0)))
+    sl.trace(operator, budget=150)
+    assert len(told) == 2
+    assert min(told) >= PAYS

@@ -28,7 +28,8 @@ class Operator:
     parameters lie. `cost` is the price of one product in passes over all the data. `how` tells how
     products are made, `check` how far one was from a finite difference and `rounding` what the
     working precision costs, both relative; `remark` tells what happened to the products since.
-    `psd` says that v'Av >= 0 is known for all v.
+    `psd` says that v'Av >= 0 is known for all v. `ahead` is told how many products will be asked
+    for, by whoever knows.
     """
 
     size: int
@@ -43,6 +44,7 @@ class Operator:
     remark: Callable[[], str] | None = None
     cost: float = 1.0
     psd: bool = False
+    ahead: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
         doors.number("size", self.size, 1, whole=True)
@@ -55,10 +57,18 @@ class Operator:
         doors.a("name", self.name, str, "a text")
         doors.a("how", self.how, str, "a text")
         doors.number("cost", self.cost, 0)
+        if self.ahead is not None:
+            doors.function("ahead", self.ahead, "a number of products")
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.size, self.size
+
+    def expect(self, products: int) -> None:
+        """So many products are ahead, at least: what pays off by then is done at once."""
+        doors.number("products", products, 1, whole=True)
+        if self.ahead is not None:
+            self.ahead(products)
 
     def to_scipy(self) -> LinearOperator:
         """The same matrix for scipy.sparse.linalg, on the CPU in its own precision."""

@@ -36,6 +36,7 @@ COMPILED_FASTER = {"cuda"}
 # large as a product, for which microbatches were cut; what that is on a CPU is known beforehand.
 TAPES_SHARE = {"cuda": 0.4, "cpu": 0.25}
 FITS = 3
+PAYS = 4  # products: for fewer a recording takes longer than it saves
 ELSEWHERE = 1_703_049_331  # a seed that nobody multiplies with
 SAME = 1e-5  # relative: tapes make the same operations, so that only the order of sums may differ
 
@@ -43,7 +44,8 @@ SAME = 1e-5  # relative: tapes make the same operations, so that only the order 
 class Engine:
     """Sums the products of the batches of an objective.
 
-    The second product is recorded, batch by batch, as far as memory goes; later ones are played.
+    The second product is recorded, batch by batch, as far as memory goes, or the first where more
+    are ahead; later ones are played.
     `whole` says that a compiler can take the product of a batch for which there is no tape.
     `merging` is what the model may be taken for, batch by batch, where it predicts the same.
     """
@@ -71,6 +73,7 @@ class Engine:
         self.tapes: dict[int, Tape] = {}
         self.sizes: dict[int, float] = {}  # of tapes, in bytes per example
         self.made = 0
+        self.many = False  # whether more are ahead than recording costs
         self.bare = False  # whether only tapes were to be played in this product
         self.first: tuple[Tensor, Tensor] | None = None  # a vector and its product, of batch 0
         self.spent = 0.0
@@ -103,6 +106,9 @@ class Engine:
         self.spent += time.perf_counter() - start
         return found[:, 0] if v.ndim == 1 else found
 
+    def expect(self, products: int) -> None:
+        self.many = self.many or products >= PAYS
+
     def _plays(self) -> bool:
         return len(self.tapes) == len(self.objective.batches) and not self._time_to_compile(
             played=True
@@ -121,7 +127,7 @@ class Engine:
             fast = self._compiled(key, tape.program.graph, args, tape, v) if common else None
             found = None if fast is None else self._played(fast, args)
             return tape(v) if found is None else found
-        if self.recording and self.made + place > 0 and not self.bare:
+        if self.recording and (self.made + place > 0 or self.many) and not self.bare:
             return self._recorded(batch, number, v)
         if self.whole and common and not self.recording:
             taken_for = self._taken_for(batch, number)

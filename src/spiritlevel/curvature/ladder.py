@@ -274,7 +274,11 @@ def climb(objective: Objective, only: str | None = None, merged: Merging | None 
                 unsure.append((rung, found * trial.sizes))
     if _vouch_for_each_other(unsure):
         return unsure[0][0]
-    raise SpiritlevelError(
+    raise _no_way(refused)
+
+
+def _no_way(refused: dict[str, str]) -> SpiritlevelError:
+    return SpiritlevelError(
         "no Hessian-vector product of this model agrees with a finite difference of gradients and "
         "is symmetric: "
         + "; ".join(f"{name}: {reason}" for name, reason in refused.items())

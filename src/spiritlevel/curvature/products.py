@@ -56,12 +56,11 @@ def hessian_by(way: Rung, objective: Objective, *, compile: CompileChoice = Fals
     engine = _engine(objective, way, compile)
     return _operator(
         objective,
-        engine.matvec,
+        engine,
         "hessian",
         how=way.describe(),
         check=way.check,
         rounding=way.rounding,
-        remark=lambda: engine.note,
     )
 
 
@@ -273,9 +272,7 @@ def _outer(objective: Objective, action: OutputAction, name: str, *, psd: bool) 
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
     engine = Engine(objective, column, merging=found)
-    made = _operator(
-        objective, engine.matvec, name, how=how, check=check, remark=lambda: engine.note
-    )
+    made = _operator(objective, engine, name, how=how, check=check)
     return replace(made, psd=psd)
 
 
@@ -341,25 +338,25 @@ def _refuse_one_sided(small: Objective, batch: Batch, v: Tensor, found: Tensor) 
 
 def _operator(
     objective: Objective,
-    matvec: Callable[[Tensor], Tensor],
+    engine: Engine,
     name: str,
     *,
     how: str = "",
     check: float | None = None,
     rounding: float | None = None,
-    remark: Callable[[], str] | None = None,
 ) -> Operator:
     return Operator(
         size=objective.size,
         dtype=objective.dtype,
         device=objective.device,
-        matvec=matvec,
+        matvec=engine.matvec,
         spans=objective.spans,
         name=name,
         how=how,
         check=check,
         rounding=rounding,
-        remark=remark,
+        remark=lambda: engine.note,
+        ahead=engine.expect,
     )
 
 

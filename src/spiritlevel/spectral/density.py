@@ -168,6 +168,7 @@ def _quadrature(
     """The nodes and weights of every probe; those that are done if it is interrupted."""
     like = torch.zeros((), dtype=operator.dtype, device=operator.device)
     rules: list[tuple[Tensor, Tensor]] = []
+    operator.expect(probes * steps)
     status = Status.CONVERGED
     with bar(probes * steps, "density") as progress:
         try:

@@ -20,6 +20,7 @@ from spiritlevel.spectral.missed import bounds, known
 from spiritlevel.spectral.request import RelativeTo, Request, Which
 
 LEADING = 6
+FEW = 6  # products that are hardly ever enough
 LOOKS = 20  # a look after every product would cost more than a product that is too many
 
 
@@ -96,27 +97,19 @@ def eigenpairs(
     half of whose length is made random; `leading` is how many Ritz vectors are kept beside.
     """
     number("leading", leading, 0, whole=True)
-    a("sure", sure, bool, "True, or False to stop at the residuals")
-    if below is not None:
-        number("below", below, above=0)
     request = Request(k, which, tol, relative_to, sure, below)
     request.check(operator, budget, memory)
-    memory = max(4 * request.count, request.count + 24) if memory is None else memory
     begin, draws = time.perf_counter(), generator(seed)
+    operator.expect(min(budget, FEW))
     columns, noise = _start(operator, k, start, draws)
-    krylov = Krylov(operator, columns, memory, draws, noise)
+    krylov = Krylov(operator, columns, memory or request.usual_memory, draws, noise)
     status = _iterate(krylov, request, budget)
     ritz = krylov.ritz()
     found = _estimates(krylov, ritz, request, status, time.perf_counter() - begin)
-    chosen = ritz.coordinates[:, request.select(ritz.values)]
-    beside = ritz.coordinates[:, ritz.values.abs().argsort(descending=True)[:leading]]
-    return Eigenpairs(
-        found,
-        krylov.lift(chosen),
-        krylov.image(chosen),
-        krylov.lift(beside),
-        krylov.image(beside),
-    )
+    kept = request.select(ritz.values), ritz.values.abs().argsort(descending=True)[:leading]
+    chosen, beside = (ritz.coordinates[:, places] for places in kept)
+    images = krylov.image(chosen), krylov.image(beside)
+    return Eigenpairs(found, krylov.lift(chosen), images[0], krylov.lift(beside), images[1])
 
 
 def _start(

@@ -144,6 +144,7 @@ def probe(
     if operator.size <= min(EXACT_SIZE, budget):
         deflate = torch.eye(operator.size, dtype=operator.dtype, device=operator.device)
         images = None
+    operator.expect(min(least, budget))
     tally = _Tally(operator, deflate, images, blocks, generator(seed))
     if tally.exact:
         return tally.result(Status.EXACT)

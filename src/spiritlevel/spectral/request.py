@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from spiritlevel.base.doors import number, one_of
+from spiritlevel.base.doors import a, number, one_of
 from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.operator import Operator, only_operators
 
@@ -48,6 +48,10 @@ class Request:
     def count(self) -> int:
         return self.k if self.which != "both" else 2 * self.k
 
+    @property
+    def usual_memory(self) -> int:
+        return max(4 * self.count, self.count + 24)
+
     def check(self, operator: Operator, budget: int, memory: int | None) -> None:
         only_operators(operator)
         one_of("which", self.which, get_args(Which))
@@ -55,6 +59,9 @@ class Request:
         number("k", self.k, whole=True)
         number("budget", budget, 1, whole=True)
         number("tol", self.tol, 0)
+        a("sure", self.sure, bool, "True, or False to stop at the residuals")
+        if self.below is not None:
+            number("below", self.below, above=0)
         if self.k < 1 or self.count > operator.size:
             raise SpiritlevelError(
                 f"k={self.k} ({self.which}) asks for {self.count} eigenvalues of a matrix of size "
