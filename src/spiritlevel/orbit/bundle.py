@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -232,22 +233,21 @@ class Looker:
         self.which: Which = which
         self.products, self.looks = 0.0, 0
 
-    def look(self, t: Array, tol: float, seed: int, *, below: float | None = None) -> _Point:
+    def look(self, t: Array, tol: float, seed: int, below: float | None = None) -> _Point:
+        return self._at(t, seed, tol=tol, below=below)
+
+    def glance(self, t: Array, seed: int) -> _Point:
+        """As many products as a look adds vectors, and no more."""
+        return self._at(t, seed, tol=0.0, sure=False, budget=VECTORS)
+
+    def _at(self, t: Array, seed: int, **settings: Any) -> _Point:
         # every time from another random start: the last top vector would hide a crossing
         like = torch.zeros((), dtype=self.operator.dtype, device=self.operator.device)
         d = self.cells.spread(np.exp(-self.cells.log_scales(t)), like)
         self.looks += 1
         count = min(self.pairs, self.operator.size)
-        found = eigenpairs(
-            scaled(self.operator, d),
-            count,
-            which=self.which,
-            tol=tol,
-            sure=below != 0.0,
-            below=below or None,
-            seed=seed + self.looks,
-            leading=max(count, VECTORS),
-        )
+        settings |= {"which": self.which, "leading": max(count, VECTORS)}
+        found = eigenpairs(scaled(self.operator, d), count, seed=seed + self.looks, **settings)
         self.products += found[0].matvecs
         return _Point(t, d, found)
 
@@ -263,7 +263,7 @@ def least_eigenvalue(
 ) -> Found:
     """min over t of lambda_max(D G D), G psd: to a gap of tol between two rigorous ends."""
     orbit = Looker(operator, cells, "largest")
-    best = here = orbit.look(start, LOOSE, seed, below=0.0)
+    best = here = orbit.glance(start, seed)
     if not best.norm > 0:  # flat to rounding
         return Found(0.0, start, 0.0, orbit.products, True, _top(best))
     zs, ys, bound, near = here.d.new_empty(0), here.d.new_empty(0), 0.0, None
@@ -278,7 +278,7 @@ def least_eigenvalue(
             masses = model.dual(t, POWERS[-1])
             lower = balance(cells.exponents, masses, blocks, t * free, free)
             bound = max(bound, lower.lower_bound)
-            here = orbit.look(t, tol / 4, seed, below=(1 + tol) * bound)
+            here = orbit.look(t, tol / 4, seed, below=(1 + tol) * bound or None)
             best = here if here.upper < best.upper or here.norm < best.norm else best
             progress.update()
             progress.set_postfix_str(f"{best.upper:.4g} >= {bound:.4g}")
