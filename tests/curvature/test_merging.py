@@ -123,6 +123,7 @@ class TwiceUsed(nn.Module):
         super().__init__()
         self.body, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
         self.last, self.way = nn.Linear(4, 3), way
+        self.zero = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.body(x)
@@ -132,7 +133,14 @@ class TwiceUsed(nn.Module):
         elif self.way == "gain":
             out = out * self.norm.weight[:, None, None]
         elif self.way == "bright":
-            out = out + h * (x.mean((1, 2, 3), keepdim=True) > 5)
+            bright = x.mean((1, 2, 3), keepdim=True) > 5
+            out = out + h * bright if bool(bright.any()) else out
+        elif self.way == "gate":
+            out = out + self.zero * h
+        elif self.way == "detached":
+            out = out + self.zero * h.detach().square()
+        elif self.way == "weight":
+            out = out + self.zero * self.body.weight.square().sum()
         elif self.way == "again":
             out = out + self.norm(out)
         elif self.way == "layer again":
@@ -140,9 +148,13 @@ class TwiceUsed(nn.Module):
         return self.last(torch.tanh(out).mean((2, 3)))
 
 
-@pytest.mark.parametrize("way", ["always", "gain", "again", "layer again"])
+WAYS = ["always", "gain", "again", "layer again", "gate", "detached", "weight"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_is_used_elsewhere_is_not_merged(way: str) -> None:
     objective = sl.Objective(worn(TwiceUsed(way)), (images(), Y), F.cross_entropy)
+    assert not merging(objective)
     assert not engine_of(sl.hessian(objective)).merging
     assert not engine_of(sl.ggn(objective)).merging
     assert_same_products(objective)

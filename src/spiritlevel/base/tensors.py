@@ -144,3 +144,8 @@ def _source(
         return draws, "cpu"
     seed = int(torch.randint(0, 2**62, (), generator=draws, device="cpu"))
     return torch.Generator(like.device).manual_seed(seed), like.device
+
+
+def storage_address(tensor: Tensor) -> int:
+    """Of its memory, which is not used again as long as somebody knows it."""
+    return tensor.untyped_storage()._cdata

@@ -18,7 +18,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import kept_rng, without_tf32
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.following import LAYERS, followers
+from spiritlevel.objective.following import LAYERS, apart, followers
 from spiritlevel.objective.objective import Params
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -80,24 +80,24 @@ def merging(objective: Objective) -> Merging:
     """What can be merged, as a few examples tell; nothing where anything is unusual."""
     if objective.coordinates or not any(isinstance(m, NORMS) for m in objective.module.modules()):
         return Merging()
-    try:
-        found = followers(objective)
-    except (SpiritlevelError, RuntimeError, TypeError, AttributeError, StopIteration):
-        return Merging()  # layers that are called in ways of their own
     parts = dict(objective.module.named_modules(remove_duplicate=False))
     uses = Counter(id(p) for _, p in objective.module.named_parameters(remove_duplicate=False))
 
     def plain(name: str, kinds: tuple[type, ...]) -> bool:
-        """Used once, and nothing but what torch makes of its class."""
+        """Nothing but what torch makes of its class, and tied to nothing."""
         part: Any = parts[name]
         own = [p for p in part._parameters.values() if p is not None]
         hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
         bare = type(part) in kinds and "forward" not in vars(part) and not hooks
         named = part._parameters.keys() == {"weight", "bias"}
-        return bare and named and found.runs[name] == 1 and all(uses[id(p)] == 1 for p in own)
+        return bare and named and all(uses[id(p)] == 1 for p in own)
 
-    pairs = {a: b for a, b in found.pairs.items() if plain(a, LAYERS) and plain(b, NORMS)}
-    return Merging(pairs)
+    try:
+        found = followers(objective).pairs
+        pairs = {a: b for a, b in found.items() if plain(a, LAYERS) and plain(b, NORMS)}
+        return Merging(apart(objective, pairs))
+    except (SpiritlevelError, RuntimeError, TypeError, AttributeError, StopIteration):
+        return Merging()  # layers that are called in ways of their own
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from spiritlevel.base.tensors import leaves
+from spiritlevel.base.tensors import leaves, storage_address
 
 
 class Sight:
@@ -58,10 +58,6 @@ class Sight:
         self._known[place] = StorageWeakRef(tensor.untyped_storage())
         (self._strange.add if strange else self._strange.discard)(place)
         return place
-
-
-def storage_address(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 @functools.cache

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spiritlevel.base.tensors import leaves
+from spiritlevel.base.tensors import leaves, storage_address
 from spiritlevel.curvature.again import ALIASES, Origin, Origins, Recipes
 from spiritlevel.curvature.program import Program, Slot, Step, assembled, needed
-from spiritlevel.curvature.sight import Sight, storage_address
+from spiritlevel.curvature.sight import Sight
 
 # what makes a tensor anew with the numbers of one of its arguments, and which
 COPIES = {
