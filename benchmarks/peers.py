@@ -122,11 +122,14 @@ def double_backward_product(model: nn.Module, x: Tensor, y: Tensor) -> Callable[
 
 
 def our_eigenvalue(
-    model: nn.Module, x: Tensor, y: Tensor, compile: bool | str
+    model: nn.Module, x: Tensor, y: Tensor, compile: bool | str, sure: bool = True
 ) -> tuple[float, Tensor, float]:
-    """From the model and the data to the eigenvalue: nothing is prepared outside."""
+    """From the model and the data to the eigenvalue: nothing is prepared outside.
+
+    Without `sure` to a residual of 1e-3 alone, as the peers: nobody asks for what was missed.
+    """
     objective = sl.Objective(model, (x, y), F.cross_entropy)
-    pairs = sl.eigenpairs(sl.hessian(objective, compile=compile))  # type: ignore[arg-type]
+    pairs = sl.eigenpairs(sl.hessian(objective, compile=compile), sure=sure)  # type: ignore[arg-type]
     return pairs[0].value, pairs.vectors[:, 0], pairs[0].matvecs
 
 

@@ -18,7 +18,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.matrices import Kind
 from spiritlevel.base.operator import Operator, scaled
-from spiritlevel.base.tensors import generator, rademacher
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.curvature import ggn, hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, ggn_diagonal
 from spiritlevel.objective import Objective
@@ -28,7 +28,7 @@ from spiritlevel.symmetry import Group
 from spiritlevel.symmetry.find import group_of
 
 Source = Literal["exact", "sampled", "rows"]  # diagonals of G; norms of the rows of H
-ROW_PROBES = 8
+ROW_PROBES, FEW_PROBES = 8, 2
 DENSE = 4000  # parameters, for the whole matrix
 NEGATIVE = 1e-5  # of the largest entry of a diagonal: less is rounding
 SETTLED = 1e-3  # relative gap of a balance that has found its minimum
@@ -169,7 +169,7 @@ def _where_it_curves(
     source: Source = "exact" if diagonal.exact else "sampled"
     if matrix.kind == "ggn" or bool((diagonal.values > 0).all()):
         return diagonal.values, source
-    rows = _row_norms(matrix.make())
+    rows = _row_norms(matrix.make(), FEW_PROBES)  # zero or not is all that is asked
     # a floor for the rows: rounding and underflow leave traces of what is zero
     alive = (diagonal.values > 0) | (rows <= 1e-9 * rows.max())
     return torch.where(alive, diagonal.values, rows), source
@@ -188,14 +188,16 @@ def _of_operator(operator: Operator) -> tuple[Tensor, Source]:
     return _row_norms(operator), "rows"
 
 
-def _row_norms(operator: Operator) -> Tensor:
-    """The norms of the rows of A, from random signs: E (A z)_p^2 = sum_q A_pq^2."""
+def _row_norms(operator: Operator, probes: int = ROW_PROBES) -> Tensor:
+    """The norms of the rows of A, from random vectors: E (A z)_p^2 = sum_q A_pq^2."""
     draws = generator(0)
     like = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
     squares = torch.zeros_like(like, dtype=torch.float64)
-    for _ in range(ROW_PROBES):
-        image = operator @ rademacher(operator.size, draws, like)
-        squares += image.double().square() / ROW_PROBES
+    for _ in range(probes):
+        image = operator @ gaussian(
+            (operator.size,), draws, like
+        )  # signs would cancel equal entries
+        squares += image.double().square() / probes
     if not bool(squares.isfinite().all()):
         raise SpiritlevelError(
             f"the {operator.name} is not finite in {operator.dtype}: try float64"
