@@ -132,9 +132,10 @@ class TwiceUsed(nn.Module):
             out = out + h
         elif self.way == "gain":
             out = out * self.norm.weight[:, None, None]
-        elif self.way == "bright":
+        elif self.way in ("bright", "bright gate"):
             bright = x.mean((1, 2, 3), keepdim=True) > 5
-            out = out + h * bright if bool(bright.any()) else out
+            gate = self.zero if self.way == "bright gate" else 1.0
+            out = out + gate * h * bright if bool(bright.any()) else out
         elif self.way == "gate":
             out = out + self.zero * h
         elif self.way == "detached":
@@ -160,10 +161,11 @@ def test_what_is_used_elsewhere_is_not_merged(way: str) -> None:
     assert_same_products(objective)
 
 
-def test_what_is_used_elsewhere_in_some_batches_is_not_merged_there() -> None:
+@pytest.mark.parametrize("way", ["bright", "bright gate"])
+def test_what_is_used_elsewhere_in_some_batches_is_not_merged_there(way: str) -> None:
     x, y = images(400), torch.arange(400) % 3
     x[80:120] += 10  # nobody looks into this batch for what tells of a curvature
-    net = worn(TwiceUsed("bright"))
+    net = worn(TwiceUsed(way))
     objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=40)
     operator = sl.hessian(objective)
     assert engine_of(operator).merging
@@ -171,6 +173,24 @@ def test_what_is_used_elsewhere_in_some_batches_is_not_merged_there() -> None:
     operator @ randn(objective.size)
     taken_for = engine_of(operator).taken_for
     assert [i for i in taken_for if taken_for[i] is objective] == [2]
+
+
+def test_what_only_another_way_vouches_for_is_not_merged() -> None:
+    """At a kink no difference agrees, so that none speaks for the merged model."""
+
+    class Kinked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.kink = convolutions(), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.body(x)
+            return out + torch.relu(self.kink * out)
+
+    objective = sl.Objective(worn(Kinked()), (images(), Y), F.cross_entropy)
+    assert merging(objective)
+    assert not engine_of(sl.hessian(objective)).merging
+    assert_same_products(objective)
 
 
 class Halved(nn.Conv2d):

@@ -18,7 +18,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import kept_rng, without_tf32
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.following import LAYERS, apart, followers
+from spiritlevel.objective.following import EXAMPLES, LAYERS, apart, followers
 from spiritlevel.objective.objective import Params
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -49,14 +49,15 @@ class Merging:
         return merged
 
     def fits(self, objective: Objective, merged: Objective, batch: Batch) -> bool:
-        """Whether both predict the same on this batch, and lose the same."""
+        """Whether nothing but the pairs reads what is theirs, and both models predict the same."""
         if not self.pairs:
             return True
         with torch.no_grad(), kept_rng(), without_tf32():
             try:
-                (before, total), (after, other) = (
-                    o.together(o.params, batch) for o in (objective, merged)
-                )
+                (before, total), alone = apart(objective, self.pairs, batch)
+                if not alone:
+                    return False
+                after, other = merged.together(merged.params, batch)
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # a model that reads the norm that is gone, in any way it likes
@@ -95,7 +96,8 @@ def merging(objective: Objective) -> Merging:
     try:
         found = followers(objective).pairs
         pairs = {a: b for a, b in found.items() if plain(a, LAYERS) and plain(b, NORMS)}
-        return Merging(apart(objective, pairs))
+        few = objective.few(EXAMPLES)
+        return Merging({a: b for a, b in pairs.items() if apart(objective, {a: b}, few)[1]})
     except (SpiritlevelError, RuntimeError, TypeError, AttributeError, StopIteration):
         return Merging()  # layers that are called in ways of their own
 

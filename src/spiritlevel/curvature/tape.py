@@ -167,7 +167,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, args: Any, made: Any, operation: Any, template: Any, named: Any
     ) -> None:
         same = template[0] if func in ALIASES else None
-        if same is None and not (operation is ADD and named):  # which scales one of the two
+        # what is written in place is seen from elsewhere too, and a scaled sum is none of the two
+        if same is None and operation is func and not (operation is ADD and named):
             same = self._the_same(operation, args, made, template)
         if same is not None:
             self._see(made, same.number)

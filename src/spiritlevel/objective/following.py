@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spiritlevel.base.scope import set_apart
 from spiritlevel.base.tensors import leaves, storage_address
+from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.objective import Objective
 
 EXAMPLES = 2  # run through the model where it is watched; one alone has no batch statistics
@@ -93,58 +96,64 @@ class _Reads(TorchDispatchMode):
         super().__init__()
         self.running: list[str] = [""]
         self.readers: dict[int, set[str]] = {}
-        self.kept: list[Tensor] = []  # so that no other memory gets the address of what is gone
+        self.known: dict[int, StorageWeakRef] = {}  # the reference keeps the address taken
+
+    def meet(self, tensor: Tensor) -> int:
+        place = storage_address(tensor)
+        if place not in self.known:
+            self.known[place] = StorageWeakRef(tensor.untyped_storage())
+        return place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in leaves((args, kwargs)):
-            self.kept.append(tensor)
-            self.readers.setdefault(storage_address(tensor), set()).add(self.running[-1])
+            self.readers.setdefault(self.meet(tensor), set()).add(self.running[-1])
         return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class _Followed:
+    """The layers of pairs while they run: how often, and what is theirs."""
+
+    pairs: Mapping[str, str]
+    reads: _Reads = field(default_factory=_Reads)
+    runs: Counter[str] = field(default_factory=Counter)
+    own: dict[str, set[int]] = field(default_factory=dict)
+
+    def enters(self, name: str, layer: nn.Module, given: Any) -> None:
+        self.runs[name] += 1
+        self.reads.running.append(name)
+        self.own.setdefault(name, set()).update(map(self.reads.meet, layer.parameters()))
+
+    def leaves(self, name: str, layer: nn.Module, given: Any, made: Tensor) -> None:
+        self.reads.running.pop()
+        if name in self.pairs:
+            self.own[name].add(self.reads.meet(made))
+
+    def alone(self, layer: str, norm: str) -> bool:
+        """Whether both ran once, and nothing else read what is theirs."""
+        if not self.runs[layer] == self.runs[norm] == 1:
+            return False
+        places = self.own[layer] | self.own[norm]
+        readers = set().union(*(self.reads.readers.get(place, set()) for place in places))
+        return readers <= {layer, norm}
 
 
 @set_apart()
 @torch.no_grad()
-def apart(objective: Objective, pairs: Mapping[str, str]) -> dict[str, str]:
-    """Those of the pairs that run once, and whose tensors nothing else reads.
+def apart(objective: Objective, pairs: Mapping[str, str], batch: Batch) -> tuple[Any, bool]:
+    """What the model predicts and loses, and whether on the way nothing else reads these pairs.
 
-    As a few examples say: what a layer makes is read by its norm alone, and their parameters by
-    themselves, also where it makes no difference at this point because something is zero.
+    What a layer makes is read by its norm alone, and their parameters by themselves: also where it
+    makes no difference at this point, because something is zero.
     """
-    names = {*pairs, *pairs.values()}
-    reads, runs = _Reads(), Counter[str]()
-    own: dict[str, set[int]] = {name: set() for name in names}
-
-    def enters(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, given: Any) -> None:
-            runs[name] += 1
-            reads.running.append(name)
-            own[name] |= {storage_address(p) for p in layer.parameters()}
-
-        return hook
-
-    def leaves_it(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, given: Any, made: Tensor) -> None:
-            reads.running.pop()
-            if name in pairs:
-                reads.kept.append(made)
-                own[name].add(storage_address(made))
-
-        return hook
-
-    layers = [(name, objective.module.get_submodule(name)) for name in names]
-    hooks = [layer.register_forward_pre_hook(enters(name)) for name, layer in layers]
-    hooks += [layer.register_forward_hook(leaves_it(name)) for name, layer in layers]
+    followed = _Followed(pairs)
+    layers = [(n, objective.module.get_submodule(n)) for n in {*pairs, *pairs.values()}]
+    hooks = [m.register_forward_pre_hook(partial(followed.enters, n)) for n, m in layers]
+    hooks += [m.register_forward_hook(partial(followed.leaves, n)) for n, m in layers]
     try:
-        with reads:
-            objective.together(objective.params, objective.few(EXAMPLES))
+        with followed.reads:
+            found = objective.together(objective.params, batch)
     finally:
         for hook in hooks:
             hook.remove()
-
-    def alone(layer: str, norm: str) -> bool:
-        readers = set().union(
-            *(reads.readers.get(place, set()) for place in own[layer] | own[norm])
-        )
-        return runs[layer] == runs[norm] == 1 and readers <= {layer, norm}
-
-    return {layer: norm for layer, norm in pairs.items() if alone(layer, norm)}
+    return found, all(followed.alone(*pair) for pair in pairs.items())
