@@ -153,10 +153,11 @@ class Recipes:
         for slot, origin in wanted.items():
             groups.setdefault(self._missing(origin), []).append(slot)
         for group in sorted(groups, key=lambda group: (len(group), groups[group][0])):
-            new = [r for r in group if r.slot not in self.kept]
+            missing = {root for root in group if root.slot not in self.kept}
+            new = [root for root in self.roots if root in missing]
             gained = sum(wanted[slot].numel for slot in groups[group])
-            if all(r in self.roots for r in new) and gained > sum(r.numel for r in new):
-                for root in sorted(new, key=list(self.roots).index):
+            if len(new) == len(missing) and gained > sum(root.numel for root in new):
+                for root in new:
                     root.slot = self.hold(self.roots[root])
                     self.kept.add(root.slot)
 

@@ -55,7 +55,7 @@ class Merging:
         with torch.no_grad(), kept_rng(), without_tf32():
             try:
                 (before, total), alone = apart(objective, self.pairs, batch)
-                if not alone:
+                if alone != self.pairs:
                     return False
                 after, other = merged.together(merged.params, batch)
             except torch.OutOfMemoryError:
@@ -96,8 +96,7 @@ def merging(objective: Objective) -> Merging:
     try:
         found = followers(objective).pairs
         pairs = {a: b for a, b in found.items() if plain(a, LAYERS) and plain(b, NORMS)}
-        few = objective.few(EXAMPLES)
-        return Merging({a: b for a, b in pairs.items() if apart(objective, {a: b}, few)[1]})
+        return Merging(apart(objective, pairs, objective.few(EXAMPLES))[1])
     except (SpiritlevelError, RuntimeError, TypeError, AttributeError, StopIteration):
         return Merging()  # layers that are called in ways of their own
 

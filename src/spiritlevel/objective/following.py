@@ -140,8 +140,10 @@ class _Followed:
 
 @set_apart()
 @torch.no_grad()
-def apart(objective: Objective, pairs: Mapping[str, str], batch: Batch) -> tuple[Any, bool]:
-    """What the model predicts and loses, and whether on the way nothing else reads these pairs.
+def apart(
+    objective: Objective, pairs: Mapping[str, str], batch: Batch
+) -> tuple[Any, dict[str, str]]:
+    """What the model predicts and loses, and the pairs that on the way nothing else reads.
 
     What a layer makes is read by its norm alone, and their parameters by themselves: also where it
     makes no difference at this point, because something is zero.
@@ -156,4 +158,4 @@ def apart(objective: Objective, pairs: Mapping[str, str], batch: Batch) -> tuple
     finally:
         for hook in hooks:
             hook.remove()
-    return found, all(followed.alone(*pair) for pair in pairs.items())
+    return found, {layer: norm for layer, norm in pairs.items() if followed.alone(layer, norm)}
