@@ -55,16 +55,20 @@ def one_call(name: str, device: str, images: int, warm: bool) -> Line:
     return Line(name, seconds, products, value)
 
 
+def _alone(name: str, device: str, images: int, warm: bool) -> Line:
+    command = [sys.executable, __file__, "--device", device, "--images", str(images)]
+    command += ["--one", name, *["--warm"] * warm]
+    said = subprocess.run(command, capture_output=True, check=True, text=True)
+    return Line(**json.loads(said.stdout.splitlines()[-1]))
+
+
 def first_lines(names: tuple[str, ...], device: str, images: int, warm: bool) -> list[Line]:
     """Each in a process of its own, the second of two, so that nobody compiles Python files."""
     lines = []
     for name in names:
-        for few in (images,) if warm else (256, images):
-            command = [sys.executable, __file__, "--device", device, "--images", str(few)]
-            command += ["--one", name, *["--warm"] * warm]
-            said = subprocess.run(command, capture_output=True, check=True, text=True)
-            found = Line(**json.loads(said.stdout.splitlines()[-1]))
-        lines.append(found)
+        if not warm:
+            _alone(name, device, 256, warm)
+        lines.append(_alone(name, device, images, warm))
         print(lines[-1], flush=True)
     return lines
 

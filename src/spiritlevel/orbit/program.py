@@ -193,10 +193,8 @@ def _row_norms(operator: Operator, probes: int = ROW_PROBES) -> Tensor:
     draws = generator(0)
     like = torch.zeros(operator.size, dtype=operator.dtype, device=operator.device)
     squares = torch.zeros_like(like, dtype=torch.float64)
-    for _ in range(probes):
-        image = operator @ gaussian(
-            (operator.size,), draws, like
-        )  # signs would cancel equal entries
+    for _ in range(probes):  # no signs: equal entries of a row would cancel
+        image = operator @ gaussian((operator.size,), draws, like)
         squares += image.double().square() / probes
     if not bool(squares.isfinite().all()):
         raise SpiritlevelError(
