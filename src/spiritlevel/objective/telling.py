@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,41 @@ def telling(objective: Objective, n: int) -> Objective:
         new = [i for i in order if i not in chosen]
         chosen |= dict.fromkeys(new[: min(count, n - len(chosen))])
     return objective.on([_picked(pools[best], sorted(chosen))])
+
+
+@torch.no_grad()
+def hardest(objective: Objective, share: float) -> Objective | None:
+    """The examples whose outputs the loss pulls at most; their losses, divided by the old count.
+
+    What moves the loss of all the data moves theirs. None where examples cannot be told apart.
+    """
+    batches, on_outputs = objective.batches, objective.loss.on_outputs
+    whole = not objective.separable or not all(map(objective.divisible, batches))
+    if whole or on_outputs is None:
+        return None
+    pulls = [_pulls(objective, batch) for batch in batches]
+    if any(pull.shape != (frozen.examples(b),) for pull, b in zip(pulls, batches, strict=True)):
+        return None
+    count = math.ceil(share * objective.examples)
+    chosen = torch.zeros(objective.examples, dtype=torch.bool)
+    chosen[torch.cat(pulls).nan_to_num().topk(count).indices.cpu()] = True
+    each = chosen.split([len(pull) for pull in pulls])
+    picked = [
+        _picked(batch, rows.nonzero()[:, 0].tolist())
+        for batch, rows in zip(batches, each, strict=True)
+        if rows.any()
+    ]
+    most = max(map(frozen.examples, batches))
+    return objective.on(frozen.regroup(picked, most), keep_count=True)
+
+
+def _pulls(objective: Objective, batch: Batch) -> Tensor:
+    """|d loss / d outputs| of every example, if the outputs have a row for each."""
+    with torch.enable_grad():
+        out = objective.outputs(objective.params, batch).detach().requires_grad_()
+        total = objective.loss.on_outputs(out, objective.here(batch))[0]  # type: ignore[misc]
+        slope = torch.autograd.grad(total, out)[0]
+    return slope.reshape(len(slope), -1).norm(dim=1) if slope.ndim else slope.reshape(1)
 
 
 def _pools(objective: Objective) -> list[Batch]:
