@@ -249,3 +249,92 @@ def test_the_users_model_keeps_its_norms() -> None:
     assert isinstance(objective.module.get_submodule("1"), nn.BatchNorm2d)
     assert net.state_dict().keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+class Domains(nn.Module):
+    """In bright batches the norm is another one, or not of what the layer makes."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+        self.last, self.way = nn.Linear(2, 3), way
+        self.a, self.b = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.zeros(2, 9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = bool(x.mean() > 5)
+        if bright and self.way == "adapter":
+            weight = self.body.weight + (self.a @ self.b).reshape(2, 1, 3, 3)
+            h = torch.func.functional_call(self.body, {"weight": weight}, (x,))
+        else:
+            h = self.body(x)
+        if self.way == "eps":
+            self.norm.eps = 1.0 if bright else 1e-5
+        out = self.norm(x if bright and self.way == "another input" else h)
+        return self.last(F.softplus(x + out).mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [sl.hessian, sl.ggn])
+@pytest.mark.parametrize("way", ["adapter", "another input", "eps"])
+def test_batches_in_which_a_norm_is_another_one_are_not_merged(
+    kind: Callable[[sl.Objective], sl.Operator], way: str
+) -> None:
+    """Also where that makes no difference to predictions: an adapter at zero, a gain of zero."""
+    net = worn(Domains(way))
+    with torch.no_grad():
+        if way == "eps":
+            net.get_parameter("norm.weight").zero_()
+        if way == "another input":  # as layer and norm are one, so that both predict the same
+            net.get_parameter("body.weight").zero_()
+            net.get_parameter("body.weight")[[0, 1], [0, 1], 1, 1] = 1.0
+            net.get_parameter("body.bias").zero_()
+    x, y = images(400), torch.arange(400) % 3
+    x[80:120] += 10  # nobody looks into this batch for what tells of a curvature
+    objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=40)
+    operator = kind(objective)
+    found = operator.dense()
+    engine = engine_of(operator)
+    assert [i for i, one in engine.taken_for.items() if one is objective] == [2]
+    plain = [_unmerged(objective.on([batch], keep_count=True), kind) for batch in objective.batches]
+    torch.testing.assert_close(found, sum(plain), rtol=1e-9, atol=1e-11)
+
+
+def _unmerged(objective: sl.Objective, kind: Callable[[sl.Objective], sl.Operator]) -> Tensor:
+    """By torch.func, of the model as it is."""
+    (batch,) = objective.batches
+    if kind is sl.hessian:
+        loss = lambda flat: objective.total(objective.named(flat), batch)[0]  # noqa: E731
+        return torch.func.hessian(loss)(objective.vector) / objective.count
+    outputs = lambda flat: objective.outputs(objective.named(flat), batch)  # noqa: E731
+    jacobian, p = torch.func.jacrev(outputs)(objective.vector), outputs(objective.vector).softmax(1)
+    bend = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    return torch.einsum("nip,nij,njq->pq", jacobian, bend, jacobian) / objective.count
+
+
+class Keeping(nn.Module):
+    """Keeps what it made, as people do to look at features."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.body, self.norm, self.last = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(3, 3)
+        self.kept, self.features = kept, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.norm(self.body(x)))
+        kept = {"list": [h], "dict": {"h": h}, "tuple": (h, h.mean()), "set": frozenset([h])}
+        self.features = kept[self.kept]
+        return self.last(h.mean((2, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kept", ["list", "dict", "tuple", "set"])
+def test_what_a_model_keeps_of_its_last_run_is_no_hindrance(kept: str, dtype: torch.dtype) -> None:
+    objective = sl.Objective(
+        worn(Keeping(kept)).to(dtype), (images().to(dtype), Y), F.cross_entropy
+    )
+    v = randn(objective.size).to(dtype)
+    loss = lambda flat: objective.total(objective.named(flat), objective.batches[0])[0]  # noqa: E731
+    truth = torch.func.jvp(torch.func.grad(loss), (objective.vector,), (v,))[1] / len(Y)
+    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
+    torch.testing.assert_close(sl.hessian(objective) @ v, truth, **tolerance)
+    push = sl.ggn(objective)
+    assert float(v @ (push @ v)) > 0

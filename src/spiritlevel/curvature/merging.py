@@ -18,7 +18,7 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.scope import kept_rng, without_tf32
 from spiritlevel.objective import Objective
 from spiritlevel.objective.batches import Batch
-from spiritlevel.objective.following import EXAMPLES, LAYERS, apart, followers
+from spiritlevel.objective.following import EXAMPLES, LAYERS, State, apart, followers, state_of
 from spiritlevel.objective.objective import Params
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -28,18 +28,22 @@ SAME = {torch.float32: 1e-3, torch.float64: 1e-9}
 
 @dataclass(frozen=True)
 class Merging:
-    """Which norm goes into which layer, by names; it says nothing where there is none."""
+    """Which norm goes into which layer, by names, and the states of the norms in which they do."""
 
     pairs: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, State] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
 
     def of(self, objective: Objective) -> Objective:
-        """The same function of the same parameters."""
+        """The same function of the same parameters; the objective itself if it cannot be copied."""
         if not self.pairs:
             return objective
-        return objective.edited(self._edit, _Weights(objective, self.pairs))
+        try:
+            return objective.edited(self._edit, _Weights(objective, self))
+        except (RuntimeError, TypeError):  # what a model keeps of its last run may stand in the way
+            return objective
 
     def seen(self, objective: Objective) -> Objective:
         """The merged objective on a few examples, refused where it is another one."""
@@ -54,7 +58,7 @@ class Merging:
             return True
         with torch.no_grad(), kept_rng(), without_tf32():
             try:
-                (before, total), alone = apart(objective, self.pairs, batch)
+                (before, total), alone = apart(objective, self.pairs, batch, self.states)
                 if alone != self.pairs:
                     return False
                 after, other = merged.together(merged.params, batch)
@@ -96,7 +100,8 @@ def merging(objective: Objective) -> Merging:
     try:
         found = followers(objective).pairs
         pairs = {a: b for a, b in found.items() if plain(a, LAYERS) and plain(b, NORMS)}
-        return Merging(apart(objective, pairs, objective.few(EXAMPLES))[1])
+        states = {norm: state_of(parts[norm]) for norm in pairs.values()}
+        return Merging(apart(objective, pairs, objective.few(EXAMPLES), states)[1], states)
     except (SpiritlevelError, RuntimeError, TypeError, AttributeError, StopIteration):
         return Merging()  # layers that are called in ways of their own
 
@@ -127,15 +132,15 @@ class _Norm:
 class _Weights:
     """The parameters of the merged model from those of the objective."""
 
-    def __init__(self, objective: Objective, pairs: Mapping[str, str]) -> None:
+    def __init__(self, objective: Objective, merging: Merging) -> None:
         module, buffers = objective.module, objective.buffers
         own = {n: p.detach() for n, p in module.named_parameters() if n not in objective.shapes}
         self.norms = []
-        for layer, norm in pairs.items():
+        for layer, norm in merging.pairs.items():
             parts = [f"{part}.{kind}" for part in (layer, norm) for kind in ("weight", "bias")]
             fixed = {name: own[name] for name in parts if name in own}
             mean, var = buffers[f"{norm}.running_mean"], buffers[f"{norm}.running_var"]
-            scale = (var + _eps(module, norm)).rsqrt()
+            scale = (var + merging.states[norm]["eps"]).rsqrt()
             self.norms.append(_Norm(layer, norm, mean, scale, fixed))
 
     @property
@@ -147,11 +152,6 @@ class _Weights:
         for norm in self.norms:
             norm.into(state)
         return state
-
-
-def _eps(module: nn.Module, norm: str) -> float:
-    part: Any = module.get_submodule(norm)
-    return part.eps
 
 
 def _numbers(total: tuple[Any, Any]) -> list[Tensor]:

@@ -20,6 +20,7 @@ from spiritlevel.objective.batches import Batch
 from spiritlevel.objective.objective import Objective
 
 EXAMPLES = 2  # run through the model where it is watched; one alone has no batch statistics
+State = Mapping[str, Any]
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -110,48 +111,85 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@dataclass
 class _Followed:
-    """The layers of pairs while they run: how often, and what is theirs."""
+    """The layers of pairs while they run: how often, what is theirs, and whether as they are."""
 
-    pairs: Mapping[str, str]
-    reads: _Reads = field(default_factory=_Reads)
-    runs: Counter[str] = field(default_factory=Counter)
-    own: dict[str, set[int]] = field(default_factory=dict)
+    def __init__(
+        self, objective: Objective, pairs: Mapping[str, str], states: Mapping[str, State]
+    ) -> None:
+        self.before = {norm: layer for layer, norm in pairs.items()}
+        self.reads = _Reads()
+        self.runs = Counter[str]()
+        self.strange = set[str]()  # with other numbers, or on something else
+        self.made: dict[str, tuple[Tensor, int]] = {}
+        self.parts = {name: objective.module.get_submodule(name) for name in (*pairs, *self.before)}
+        named = {**dict(objective.module.named_parameters()), **objective.params}
+        buffers = objective.buffers
+        self.own: dict[str, set[int]] = {}
+        self.usual: dict[str, State] = {}
+        for name, part in self.parts.items():
+            held = [own for own, p in part._parameters.items() if p is not None]
+            self.own[name] = {self.reads.meet(named[f"{name}.{own}"]) for own in held}
+            fixed = {k: buffers[f"{name}.{k}"] for k in part._buffers}
+            self.usual[name] = fixed | dict(states.get(name, {}))
 
-    def enters(self, name: str, layer: nn.Module, given: Any) -> None:
+    def enters(self, name: str, part: nn.Module, given: Any) -> None:
         self.runs[name] += 1
+        same = {self.reads.meet(p) for p in part._parameters.values() if p is not None}
+        as_ever = same == self.own[name] and self._usual(name, part)
+        if name in self.before:
+            tensor, version = self.made.get(self.before[name], (None, 0))
+            as_ever &= bool(given) and given[0] is tensor and given[0]._version == version
+        if not as_ever:
+            self.strange.add(name)
         self.reads.running.append(name)
-        self.own.setdefault(name, set()).update(map(self.reads.meet, layer.parameters()))
 
-    def leaves(self, name: str, layer: nn.Module, given: Any, made: Tensor) -> None:
+    def _usual(self, name: str, part: nn.Module) -> bool:
+        now = state_of(part) | part._buffers
+        return all(_equal(now.get(key), value) for key, value in self.usual[name].items())
+
+    def leaves(self, name: str, part: nn.Module, given: Any, made: Tensor) -> None:
         self.reads.running.pop()
-        if name in self.pairs:
+        if name not in self.before:
+            self.made[name] = made, made._version
             self.own[name].add(self.reads.meet(made))
 
     def alone(self, layer: str, norm: str) -> bool:
-        """Whether both ran once, and nothing else read what is theirs."""
-        if not self.runs[layer] == self.runs[norm] == 1:
+        """Whether both ran once, as they are, and nothing else read what is theirs."""
+        if not self.runs[layer] == self.runs[norm] == 1 or self.strange & {layer, norm}:
             return False
         places = self.own[layer] | self.own[norm]
         readers = set().union(*(self.reads.readers.get(place, set()) for place in places))
         return readers <= {layer, norm}
 
 
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.equal(one, other.to(one))
+    return not isinstance(one, Tensor) and not isinstance(other, Tensor) and one == other
+
+
+def state_of(part: nn.Module) -> dict[str, Any]:
+    """What of a norm decides what it does, beside its tensors."""
+    names = ("training", "eps", "track_running_stats")
+    return {name: vars(part).get(name) for name in names}
+
+
 @set_apart()
 @torch.no_grad()
 def apart(
-    objective: Objective, pairs: Mapping[str, str], batch: Batch
+    objective: Objective, pairs: Mapping[str, str], batch: Batch, states: Mapping[str, State]
 ) -> tuple[Any, dict[str, str]]:
     """What the model predicts and loses, and the pairs that on the way nothing else reads.
 
-    What a layer makes is read by its norm alone, and their parameters by themselves: also where it
-    makes no difference at this point, because something is zero.
+    What a layer makes is read by its norm alone, and their parameters by themselves; both run with
+    the numbers of the objective, norms in the `states` that are given by name: also where it makes
+    no difference at this point, because something is zero.
     """
-    followed = _Followed(pairs)
-    layers = [(n, objective.module.get_submodule(n)) for n in {*pairs, *pairs.values()}]
-    hooks = [m.register_forward_pre_hook(partial(followed.enters, n)) for n, m in layers]
-    hooks += [m.register_forward_hook(partial(followed.leaves, n)) for n, m in layers]
+    followed = _Followed(objective, pairs, states)
+    parts = followed.parts.items()
+    hooks = [part.register_forward_pre_hook(partial(followed.enters, n)) for n, part in parts]
+    hooks += [part.register_forward_hook(partial(followed.leaves, n)) for n, part in parts]
     try:
         with followed.reads:
             found = objective.together(objective.params, batch)

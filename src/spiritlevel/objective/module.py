@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
+from spiritlevel.base.tensors import leaves
 
 
 @runtime_checkable
@@ -86,9 +87,7 @@ def private_copy(module: nn.Module) -> nn.Module:
     """A deep copy, also where the module keeps activations of an earlier pass."""
     memo: dict[int, object] = {}
     for part in module.modules():
-        for value in vars(part).values():
-            if not isinstance(value, Tensor):
-                continue
+        for value in leaves(vars(part)):  # also in lists and the like
             if is_functorch_wrapped_tensor(value):  # dead after its transform
                 memo[id(value)] = torch.empty(0)
             elif not value.is_leaf:
