@@ -164,7 +164,7 @@ def test_little_is_left_out() -> None:
     assert left == {
         *"absolute audit certify figures fold is_sharpness keep_count psd replace".split(),
         *"represented way align layers watch least orbit schedule sync test".split(),
-        *"create keep_weights retry sure".split(),
+        *"before create keep_weights retry sure".split(),
     }
 
 

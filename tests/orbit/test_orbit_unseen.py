@@ -1,6 +1,8 @@
-"""Curvature that the Gauss-Newton matrix does not see."""
+"""Curvature that the Gauss-Newton matrix, or a search, does not see."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -39,3 +41,41 @@ def test_what_gauss_newton_does_not_see_may_matter_to_the_hessian() -> None:
     search = {"method": "Nelder-Mead", "options": {"maxiter": 4000, "fatol": 1e-10, "xatol": 1e-8}}
     best = quasi_newton(norm, np.zeros(group.dim), **search).fun
     assert found.value == pytest.approx(best, rel=1e-4)
+
+
+class Beside(nn.Module):
+    """A linear map beside a rectifier whose two weights are out of balance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Linear(64, 16, bias=False)
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            self.first.weight.fill_(0.01)
+            self.second.weight.fill_((1.08 - 1e-4) ** 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.plain(x[:, 1:]), self.second(F.relu(self.first(x[:, :1])))], 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_at_the_given_point_may_be_one_that_the_search_has_not_seen(seed: int) -> None:
+    """The eigenvalue 2/17 1.08 of the rectifier is small at the bottom, where another is largest.
+
+    The columns of the inputs of the linear map are orthogonal, so that all eigenvalues are known.
+    """
+    draws = torch.Generator().manual_seed(0)
+    columns = torch.linalg.qr(torch.randn(128, 64, generator=draws, dtype=torch.float64))[0]
+    columns *= (128 * torch.linspace(1, 0.1, 64, dtype=torch.float64)).sqrt()
+    x = torch.cat([torch.ones(128, 1, dtype=torch.float64), columns], 1)
+    targets = torch.zeros(128, 17, dtype=torch.float64)
+    objective = sl.Objective(Beside().double(), (x, targets), F.mse_loss)
+    found = sl.orbit.minimum(objective, seed=seed, certify=False)
+    assert found.before == pytest.approx(2 / 17 * 1.08, rel=1e-3)
+    assert found.value == pytest.approx(2 / 17, rel=5e-3)
+    quick = sl.orbit.minimum(objective, seed=seed, certify=False, before=False)
+    assert math.isnan(quick.before)
+    assert quick.products < found.products
+    assert (quick.value, quick.lower_bound) == (found.value, found.lower_bound)
+    assert "at the given point" in str(found)
+    assert "at the given point" not in str(quick)

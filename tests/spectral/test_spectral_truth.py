@@ -257,7 +257,13 @@ def test_errors_of_few_probes_are_honest(probes: int) -> None:
     assert float(torch.stack(inside).mean()) >= 0.9
 
 
-@pytest.mark.parametrize("which", ["largest", "smallest", "both", "magnitude"])
+def test_of_the_larger_of_both_ends_nothing_is_at_least() -> None:
+    """What was missed may lie at the other end: at most -1 would be false of 2."""
+    with pytest.raises(sl.SpiritlevelError, match="does not say at which: choose"):
+        sl.eigenvalues(diagonal(torch.arange(4.0).double()), which="magnitude", sure=False)
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "both"])
 def test_what_is_not_sure_is_an_eigenvalue_and_a_bound(which: Which) -> None:
     """Fewer products, a residual that is the true one, and no word of what was missed."""
     spectrum = torch.linspace(-1.0, 1.0, 400).double() ** 9 * torch.tensor(30.0)

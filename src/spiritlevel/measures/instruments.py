@@ -13,12 +13,13 @@ from spiritlevel.base.errors import SpiritlevelError
 from spiritlevel.base.estimate import Estimate
 from spiritlevel.base.interrupts import parts
 from spiritlevel.base.operator import ENTRIES, Operator, entry, scaled
-from spiritlevel.curvature import hessian
+from spiritlevel.curvature import ggn, hessian
 from spiritlevel.curvature.diagonals import GaussNewtonDiagonal, few_passes, ggn_diagonal
 from spiritlevel.curvature.engine import CompileChoice
 from spiritlevel.measures.given import Given, before_training
 from spiritlevel.objective import Objective
 from spiritlevel.orbit import OrbitMinimum, minimum
+from spiritlevel.orbit.program import Matrix
 from spiritlevel.results.loop import FAILURES
 from spiritlevel.spectral import Eigenpairs, Probes, Which, eigenpairs, probe
 from spiritlevel.spectral.probes import MIN_PROBES, Quantity, within
@@ -88,10 +89,11 @@ class Instruments:
         )
 
     def follow(self, here: Instruments, element: Tensor) -> None:
-        """Take D^-1 H D^-1 from the products there: this is its twin at an element of the group."""
+        """Take D^-1 H D^-1 from the products there, and that of G: this is its twin."""
         scales = 1 / here.group.flat_factors(element, here.objective.shapes)
         self.share(
             hessian=lambda: scaled(here.hessian, scales),
+            gauss_newton=lambda: scaled(here.gauss_newton, scales),
             diagonal=lambda: here.diagonal.scaled(scales),
             curvatures=lambda: _scaled(here.curvatures, scales),
             multilinear=lambda: here.multilinear,
@@ -106,6 +108,12 @@ class Instruments:
         if "hessian" in self._shared:
             return self._shared["hessian"]()
         return hessian(self.objective, compile=self.compile)
+
+    @functools.cached_property
+    def gauss_newton(self) -> Operator:
+        if "gauss_newton" in self._shared:
+            return self._shared["gauss_newton"]()
+        return ggn(self.objective)
 
     @functools.cached_property
     def whole(self) -> Tensor:
@@ -180,8 +188,10 @@ class Instruments:
             self.objective,
             self.group if group is None else group,
             norm=norm,
+            operator=Matrix("ggn", lambda: self.gauss_newton, True, "ggn"),
             diagonal=self.diagonal,
             certify=self.certify,
+            before=False,
             **settings,
         )
 

@@ -104,7 +104,9 @@ class OrbitMinimum:
             text += f" ± {format_error(self.stderr)}"
         if self.lower_bound is not None:
             text += f" (no less than {format_value(self.lower_bound)})"
-        text += f"; {format_value(self.before)} at the given point, {self.products:g} products"
+        if not math.isnan(self.before):
+            text += f"; {format_value(self.before)} at the given point"
+        text += f", {self.products:g} products"
         if self.divided_out:
             text += (
                 f"; {len(self.divided_out)} one-sided rescalings divided out: all these numbers "
@@ -126,6 +128,7 @@ def minimum(
     certify: bool = True,
     start: Tensor | None = None,
     here: Estimate | None = None,
+    before: bool = True,
 ) -> OrbitMinimum:
     """min over t of || exp(-B t) H exp(-B t) ||: sharpness that no rescaling can change.
 
@@ -136,7 +139,8 @@ def minimum(
     the Gauss-Newton matrix, where it is known already. Without `certify`, that the point at the
     bottom is the same network is seen when it is asked for. `start` are log-scales from which the
     norms of a Hessian are searched: those of a minimum that is near. `here` is the spectral norm at
-    the given point, or an eigenvalue that is as large, where it is known. NORMS holds the norms.
+    the given point, or an eigenvalue that is as large, where it is known; without `before` it is
+    NaN where a spectral norm is not known already, which saves products. NORMS holds the norms.
     """
     one_of("norm", norm, NORMS)
     number("tol", tol, 0)
@@ -145,9 +149,10 @@ def minimum(
     if start is not None:
         tensor("start", start, None, empty=True)
     a("here", here, (Estimate, type(None)), "an Estimate of the norm at the given point")
+    a("before", before, bool, "True, or False to leave the norm at the given point out")
     begin, matrix = time.perf_counter(), matrix_of(objective, operator)
     problem = _problem(objective, group_of(objective, group), diagonal, norm, matrix)
-    problem = _from(replace(problem, here=here), start)
+    problem = _from(replace(problem, here=here, before=before), start)
     found = _result(problem, NORMS[norm](problem, tol, seed), norm)
     seen = found.point if certify else None
     return replace(found, seen=seen, seconds=time.perf_counter() - begin)
@@ -272,7 +277,8 @@ def _refuse_contradictions(problem: Problem, found: Found, before: float) -> Non
         fits = True
     elif problem.source == "sampled":
         fits = found.value <= (1 + slack) * most
-    if not (fits and math.isfinite(found.value) and bound <= (1 + HERE) * min(before, found.value)):
+    norms = [norm for norm in (before, found.value) if not math.isnan(norm)]
+    if not (fits and math.isfinite(found.value) and bound <= (1 + HERE) * min(norms)):
         raise SpiritlevelError(
             f"the products contradict the diagonal (a norm of {found.value:.3g}, no less than "
             f"{bound:.3g}; a diagonal up to {least:.3g}, a trace of {most:.3g}; {before:.3g} at "
@@ -285,23 +291,17 @@ def _norm_here(
 ) -> tuple[float, float]:
     """At the given point, and its products: none where it is known well enough.
 
-    From what the search knows of the largest eigenvalues; once more, at random, if that comes out
-    below the bound, so that a larger one was missed.
+    Begun near what the search knows of the largest eigenvalues, and until no other can be larger.
     """
     known = problem.here
     if known is not None and not problem.divided_out and known.error <= HERE * abs(known.value):
         return abs(known.value), 0.0
-    if found.near is None:
-        pairs = eigenpairs(operator, which="magnitude", tol=HERE, seed=seed)
-        return abs(pairs[0].value), pairs[0].matvecs
-    here = torch.ones(operator.size, dtype=operator.dtype, device=operator.device)
-    start, cost = found.near(here, 1), 0.0
-    for near in (start, None):
-        pairs = eigenpairs(operator, tol=HERE, start=near, sure=near is None, seed=seed)
-        cost += pairs[0].matvecs
-        if pairs[0].value * (1 + HERE) >= found.lower_bound:
-            break
-    return pairs[0].value, cost
+    if not problem.before:
+        return math.nan, 0.0
+    ones = torch.ones(operator.size, dtype=operator.dtype, device=operator.device)
+    near = None if found.near is None else found.near(ones, 1)
+    pairs = eigenpairs(operator, which="magnitude", tol=HERE, start=near, seed=seed)
+    return abs(pairs[0].value), pairs[0].matvecs
 
 
 def _imbalance(problem: Problem, found: Found) -> float:

@@ -97,6 +97,7 @@ class Problem:
     dead: int
     divided_out: tuple[str, ...]
     here: Estimate | None = None  # the norm at the given point, where it is known
+    before: bool = True  # whether it is wanted
 
 
 def problem_of(

@@ -60,6 +60,11 @@ class Request:
         number("budget", budget, 1, whole=True)
         number("tol", self.tol, 0)
         a("sure", self.sure, bool, "True, or False to stop at the residuals")
+        if not self.sure and self.which == "magnitude":
+            raise SpiritlevelError(
+                "sure=False says that there is an eigenvalue at least so far out at one end, and "
+                'which="magnitude" does not say at which: choose "largest", "smallest" or "both"'
+            )
         if self.below is not None:
             number("below", self.below, above=0)
         if self.k < 1 or self.count > operator.size:
