@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from architectures import randomized
 from cases import labels, randn
+from spiritlevel.base.tensors import gaussian, generator
 from spiritlevel.measures import noise
 from spiritlevel.objective.telling import hardest
 
@@ -137,3 +138,23 @@ def test_a_part_that_says_little_is_let_go() -> None:
     assert rises.passes == paid + 2
     plain = torch.tensor(rises.both, dtype=torch.float64)[:, 0]
     assert rises.found()[0] == pytest.approx(float(plain.mean()), rel=1e-6)
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_a_loss_of_steps_has_no_slopes_to_choose_by() -> None:
+    def mistakes(out: Tensor, y: Tensor) -> Tensor:
+        return (out.argmax(1) != y).double().mean()
+
+    objective = sl.Objective(net(), (randn(N, 4), labels(N)), mistakes)
+    part = hardest(objective, 0.2)
+    assert part is None or part.examples == 12
+    spread = torch.full_like(objective.vector, 0.3)
+    found = noise.mean_rise(objective, spread, rtol=1.0, seed=0)
+    assert found.value == pytest.approx(_by_hand(objective, spread, pairs=8), rel=1e-9)
+
+
+def _by_hand(objective: sl.Objective, spread: Tensor, pairs: int) -> float:
+    draws, theta = generator(0), objective.vector
+    steps = [spread * gaussian(len(theta), draws, theta) for _ in range(pairs)]
+    values = [objective.at(theta + sign * s).value() for s in steps for sign in (1, -1)]
+    return sum(values) / len(values) - objective.value()

@@ -130,7 +130,7 @@ class _Followed:
         for name, part in self.parts.items():
             held = [own for own, p in part._parameters.items() if p is not None]
             self.own[name] = {self.reads.meet(named[f"{name}.{own}"]) for own in held}
-            fixed = {k: buffers[f"{name}.{k}"] for k in part._buffers}
+            fixed = {k: buffers.get(f"{name}.{k}") for k in part._buffers}
             self.usual[name] = fixed | dict(states.get(name, {}))
 
     def enters(self, name: str, part: nn.Module, given: Any) -> None:

@@ -69,12 +69,16 @@ def hardest(objective: Objective, share: float) -> Objective | None:
 
 
 def _pulls(objective: Objective, batch: Batch) -> Tensor:
-    """|d loss / d outputs| of every example, if the outputs have a row for each."""
+    """|d loss / d outputs| of every example, if the outputs have a row for each; 0 of steps."""
+    out = objective.outputs(objective.params, batch).detach()
+    rows = out.reshape(len(out), -1) if out.ndim else out.reshape(1, 1)
     with torch.enable_grad():
-        out = objective.outputs(objective.params, batch).detach().requires_grad_()
+        out = out.requires_grad_(out.is_floating_point() or out.is_complex())
         total = objective.loss.on_outputs(out, objective.here(batch))[0]  # type: ignore[misc]
-        slope = torch.autograd.grad(total, out)[0]
-    return slope.reshape(len(slope), -1).norm(dim=1) if slope.ndim else slope.reshape(1)
+        if not total.requires_grad:
+            return torch.zeros(len(rows), device=out.device)
+        slope = torch.autograd.grad(total, out, materialize_grads=True)[0]
+    return slope.reshape(rows.shape).norm(dim=1)
 
 
 def _pools(objective: Objective) -> list[Batch]:
