@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
@@ -269,12 +269,14 @@ class Domains(nn.Module):
             h = self.body(x)
         if self.way == "eps":
             self.norm.eps = 1.0 if bright else 1e-5
+        if bright and self.way == "statistics":
+            h = h + self.b.sum() * sum(b.sum() for name, b in self.named_buffers() if "var" in name)
         out = self.norm(x if bright and self.way == "another input" else h)
         return self.last(F.softplus(x + out).mean((2, 3)))
 
 
 @pytest.mark.parametrize("kind", [sl.hessian, sl.ggn])
-@pytest.mark.parametrize("way", ["adapter", "another input", "eps"])
+@pytest.mark.parametrize("way", ["adapter", "another input", "eps", "statistics"])
 def test_batches_in_which_a_norm_is_another_one_are_not_merged(
     kind: Callable[[sl.Objective], sl.Operator], way: str
 ) -> None:
@@ -338,3 +340,48 @@ def test_what_a_model_keeps_of_its_last_run_is_no_hindrance(kept: str, dtype: to
     torch.testing.assert_close(sl.hessian(objective) @ v, truth, rtol=close, atol=close)
     push = sl.ggn(objective)
     assert float(v @ (push @ v)) > 0
+
+
+class Sequences(nn.Module):
+    """The channels of the norm are the units, or the steps of a sequence; both make nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.tanh(self.norm(input=self.body(x)) + x)
+        return self.last(z if z.ndim == 2 else (z * torch.arange(1, 5).to(z)).mean(2))
+
+
+def test_units_along_another_axis_are_not_merged() -> None:
+    net = worn(Sequences())
+    with torch.no_grad():
+        net.get_parameter("norm.weight").zero_()
+        net.get_parameter("norm.bias").zero_()
+    shapes = [(5, 4), (5, 4, 4), (5, 4)]
+    data = [(randn(*shape, seed=i), torch.arange(5) % 3) for i, shape in enumerate(shapes)]
+    objective = sl.Objective(net, data, F.cross_entropy)
+    found, offered = sl.hessian(objective).dense(), merging(objective)
+    merged = offered.of(objective)
+    assert [offered.fits(objective, merged, b) for b in objective.batches] == [True, False, True]
+    plain = [_unmerged(objective.on([b], keep_count=True), sl.hessian) for b in objective.batches]
+    torch.testing.assert_close(found, sum(plain), rtol=1e-9, atol=1e-11)
+
+
+def test_what_holds_itself_or_is_not_there_yet_is_no_hindrance() -> None:
+    class Lazy(Mapping[str, Tensor]):
+        def __getitem__(self, key: str) -> Tensor:
+            raise KeyError("not loaded yet")
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["a"])
+
+        def __len__(self) -> int:
+            return 1
+
+    net = worn(convolutions())
+    circle: list[object] = []
+    circle.append(circle)
+    net.circle, net.lazy = circle, Lazy()  # type: ignore[assignment]
+    assert_same_products(sl.Objective(net, (images(), Y), F.cross_entropy))

@@ -107,7 +107,7 @@ def test_draws_of_the_part_stand_beside_those_of_all_the_data() -> None:
         again.draw()
     assert rises.both == [again.both[i] for i in (0, 2, 5)]
     assert rises.more == [again.both[i][1] for i in (1, 3, 4)]
-    assert rises.passes == pytest.approx(2 * (3 + 6 * 12 / N))
+    assert rises.passes == pytest.approx(1 + 2 * 12 / N + 2 * (3 + 6 * 12 / N))
 
 
 @pytest.mark.usefixtures("small_enough")
@@ -158,3 +158,27 @@ def _by_hand(objective: sl.Objective, spread: Tensor, pairs: int) -> float:
     steps = [spread * gaussian(len(theta), draws, theta) for _ in range(pairs)]
     values = [objective.at(theta + sign * s).value() for s in steps for sign in (1, -1)]
     return sum(values) / len(values) - objective.value()
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_a_loss_that_writes_into_the_outputs() -> None:
+    def clamped(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out.clamp_(-5, 5), y)
+
+    plain = fitted()
+    objective = sl.Objective(net(), plain.batches[0], clamped).at(plain.params)
+    part, alike = hardest(objective, 0.2), hardest(plain, 0.2)
+    assert part is not None
+    assert alike is not None
+    assert part.examples == alike.examples
+    spread = torch.full_like(objective.vector, 0.05)
+    found = noise.mean_rise(objective, spread, rtol=0.2, seed=0)
+    assert 0 < found.value < 1
+
+
+def test_a_batch_of_one_may_be_left_over() -> None:
+    part = hardest(fitted(microbatch=59), 0.2)
+    alike = hardest(fitted(), 0.2)
+    assert part is not None
+    assert alike is not None
+    assert part.value() == pytest.approx(alike.value(), rel=1e-12)

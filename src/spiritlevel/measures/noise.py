@@ -44,9 +44,10 @@ class _Rises:
         self.part = hardest(objective, SHARE) if large else None
         self.share = 0.0 if self.part is None else self.part.examples / objective.examples
         self.bases = [o.value() for o in (objective, self.part) if o]
+        # in which the part is chosen and met; the value of all the data is known
+        self.passes = 1 + 2 * self.share if large else 0.0
         self.both: list[tuple[float, float]] = []  # of all the data and of the part
         self.more: list[float] = []  # of the part alone
-        self.passes = 0.0
 
     @property
     def drawn(self) -> int:
@@ -67,8 +68,9 @@ class _Rises:
 
     def _rise(self, objective: Objective, step: Tensor) -> float:
         """The mean loss at a pair of points: the slope drops out."""
+        pair = [objective.at(self.theta + sign * step).value() for sign in (1, -1)]
         self.passes += 2 * (1.0 if objective is self.objective else self.share)
-        return sum(objective.at(self.theta + sign * step).value() for sign in (1, -1)) / 2
+        return sum(pair) / 2
 
     def found(self) -> tuple[float, float, float]:
         """The mean, its standard error, and how much of that more draws of the part would spare."""

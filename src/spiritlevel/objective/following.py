@@ -125,24 +125,28 @@ class _Followed:
         self.parts = {name: objective.module.get_submodule(name) for name in (*pairs, *self.before)}
         named = {**dict(objective.module.named_parameters()), **objective.params}
         buffers = objective.buffers
-        self.own: dict[str, set[int]] = {}
+        self.numbers: dict[str, set[int]] = {}  # where parameters lie
+        self.own: dict[str, set[int]] = {}  # where all that is theirs does
         self.usual: dict[str, State] = {}
         for name, part in self.parts.items():
             held = [own for own, p in part._parameters.items() if p is not None]
-            self.own[name] = {self.reads.meet(named[f"{name}.{own}"]) for own in held}
+            self.numbers[name] = {self.reads.meet(named[f"{name}.{own}"]) for own in held}
+            self.own[name] = set(self.numbers[name])
             fixed = {k: buffers.get(f"{name}.{k}") for k in part._buffers}
             self.usual[name] = fixed | dict(states.get(name, {}))
 
-    def enters(self, name: str, part: nn.Module, given: Any) -> None:
+    def enters(self, name: str, part: nn.Module, given: Any, named: Any) -> None:
         self.runs[name] += 1
+        self.reads.running.append(name)
+        self.own[name] |= {self.reads.meet(b) for b in part._buffers.values() if b is not None}
         same = {self.reads.meet(p) for p in part._parameters.values() if p is not None}
-        as_ever = same == self.own[name] and self._usual(name, part)
+        as_ever = same == self.numbers[name] and self._usual(name, part)
         if name in self.before:
             tensor, version = self.made.get(self.before[name], (None, 0))
-            as_ever &= bool(given) and given[0] is tensor and given[0]._version == version
+            first: Any = next(iter((*given, *named.values())), None)
+            as_ever &= tensor is not None and first is tensor and first._version == version
         if not as_ever:
             self.strange.add(name)
-        self.reads.running.append(name)
 
     def _usual(self, name: str, part: nn.Module) -> bool:
         now = state_of(part) | part._buffers
@@ -153,6 +157,8 @@ class _Followed:
         if name not in self.before:
             self.made[name] = made, made._version
             self.own[name].add(self.reads.meet(made))
+            if made.ndim != _axes(part):  # the channels of the norm are along another one
+                self.strange.add(name)
 
     def alone(self, layer: str, norm: str) -> bool:
         """Whether both ran once, as they are, and nothing else read what is theirs."""
@@ -161,6 +167,11 @@ class _Followed:
         places = self.own[layer] | self.own[norm]
         readers = set().union(*(self.reads.readers.get(place, set()) for place in places))
         return readers <= {layer, norm}
+
+
+def _axes(layer: Any) -> int:
+    """Of what a layer makes of a batch, where its units are along the second."""
+    return 2 if isinstance(layer, nn.Linear) else 2 + len(layer.kernel_size)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -188,7 +199,10 @@ def apart(
     """
     followed = _Followed(objective, pairs, states)
     parts = followed.parts.items()
-    hooks = [part.register_forward_pre_hook(partial(followed.enters, n)) for n, part in parts]
+    hooks = [
+        part.register_forward_pre_hook(partial(followed.enters, n), with_kwargs=True)
+        for n, part in parts
+    ]
     hooks += [part.register_forward_hook(partial(followed.leaves, n)) for n, part in parts]
     try:
         with followed.reads:

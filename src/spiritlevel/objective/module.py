@@ -16,7 +16,6 @@ from torch.nn.parameter import is_lazy
 
 from spiritlevel.base.doors import names, one_of
 from spiritlevel.base.errors import SpiritlevelError
-from spiritlevel.base.tensors import leaves
 
 
 @runtime_checkable
@@ -86,12 +85,11 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
 def private_copy(module: nn.Module) -> nn.Module:
     """A deep copy, also where the module keeps activations of an earlier pass."""
     memo: dict[int, object] = {}
-    for part in module.modules():
-        for value in leaves(vars(part)):  # also in lists and the like
-            if is_functorch_wrapped_tensor(value):  # dead after its transform
-                memo[id(value)] = torch.empty(0)
-            elif not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
+    for value in _kept(module):
+        if is_functorch_wrapped_tensor(value):  # dead after its transform
+            memo[id(value)] = torch.empty(0)
+        elif not value.is_leaf:
+            memo[id(value)] = value.detach().clone()
     duplicate = copy.deepcopy(module, memo)
     for part in duplicate.modules():
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
@@ -100,6 +98,19 @@ def private_copy(module: nn.Module) -> nn.Module:
     if getattr(config, "use_cache", False) is True:  # generation's cache is no use here
         config.use_cache = False  # type: ignore[union-attr]
     return duplicate
+
+
+def _kept(module: nn.Module) -> Iterator[Tensor]:
+    """Tensors among the attributes of its parts, also in lists, which may hold themselves."""
+    ahead: list[Any] = [vars(part) for part in module.modules()]
+    seen = set[int]()
+    while ahead:
+        held = ahead.pop()
+        if isinstance(held, Tensor):
+            yield held
+        elif type(held) in (dict, list, tuple) and id(held) not in seen:
+            seen.add(id(held))
+            ahead += held.values() if isinstance(held, dict) else held
 
 
 def cast(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:

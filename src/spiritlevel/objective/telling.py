@@ -49,10 +49,15 @@ def hardest(objective: Objective, share: float) -> Objective | None:
     What moves the loss of all the data moves theirs. None where examples cannot be told apart.
     """
     batches, on_outputs = objective.batches, objective.loss.on_outputs
-    whole = not objective.separable or not all(map(objective.divisible, batches))
-    if whole or on_outputs is None:
+    alone = objective.separable and not objective.whole and all(map(frozen.tabular, batches))
+    if not alone or on_outputs is None:
         return None
-    pulls = [_pulls(objective, batch) for batch in batches]
+    try:
+        pulls = [_pulls(objective, batch) for batch in batches]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # outputs or losses that cannot be differentiated, in whatever way
+        return None
     if any(pull.shape != (frozen.examples(b),) for pull, b in zip(pulls, batches, strict=True)):
         return None
     count = math.ceil(share * objective.examples)
@@ -70,15 +75,14 @@ def hardest(objective: Objective, share: float) -> Objective | None:
 
 def _pulls(objective: Objective, batch: Batch) -> Tensor:
     """|d loss / d outputs| of every example, if the outputs have a row for each; 0 of steps."""
-    out = objective.outputs(objective.params, batch).detach()
-    rows = out.reshape(len(out), -1) if out.ndim else out.reshape(1, 1)
     with torch.enable_grad():
-        out = out.requires_grad_(out.is_floating_point() or out.is_complex())
+        leaf = objective.outputs(objective.params, batch).detach().clone().requires_grad_()
+        out = leaf.clone()  # which a loss may write into
         total = objective.loss.on_outputs(out, objective.here(batch))[0]  # type: ignore[misc]
         if not total.requires_grad:
-            return torch.zeros(len(rows), device=out.device)
-        slope = torch.autograd.grad(total, out, materialize_grads=True)[0]
-    return slope.reshape(rows.shape).norm(dim=1)
+            return torch.zeros(len(leaf), device=leaf.device)
+        slope = torch.autograd.grad(total, leaf, materialize_grads=True)[0]
+    return slope.reshape(len(slope), -1).norm(dim=1)
 
 
 def _pools(objective: Objective) -> list[Batch]:
