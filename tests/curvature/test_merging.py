@@ -259,24 +259,27 @@ class Domains(nn.Module):
         self.body, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
         self.last, self.way = nn.Linear(2, 3), way
         self.a, self.b = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.zeros(2, 9))
+        self.twin = nn.Parameter(self.body.weight.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         bright = bool(x.mean() > 5)
-        if bright and self.way == "adapter":
+        if bright and self.way in ("adapter", "twin"):
             weight = self.body.weight + (self.a @ self.b).reshape(2, 1, 3, 3)
+            weight = self.twin if self.way == "twin" else weight
             h = torch.func.functional_call(self.body, {"weight": weight}, (x,))
         else:
             h = self.body(x)
         if self.way == "eps":
             self.norm.eps = 1.0 if bright else 1e-5
-        if bright and self.way == "statistics":
-            h = h + self.b.sum() * sum(b.sum() for name, b in self.named_buffers() if "var" in name)
         out = self.norm(x if bright and self.way == "another input" else h)
+        if bright and self.way == "statistics":
+            found = sum(b.sum() for name, b in self.named_buffers() if "var" in name)
+            out = out + self.b.sum() * found
         return self.last(F.softplus(x + out).mean((2, 3)))
 
 
 @pytest.mark.parametrize("kind", [sl.hessian, sl.ggn])
-@pytest.mark.parametrize("way", ["adapter", "another input", "eps", "statistics"])
+@pytest.mark.parametrize("way", ["adapter", "twin", "another input", "eps", "statistics"])
 def test_batches_in_which_a_norm_is_another_one_are_not_merged(
     kind: Callable[[sl.Objective], sl.Operator], way: str
 ) -> None:
@@ -285,10 +288,15 @@ def test_batches_in_which_a_norm_is_another_one_are_not_merged(
     with torch.no_grad():
         if way == "eps":
             net.get_parameter("norm.weight").zero_()
-        if way == "another input":  # as layer and norm are one, so that both predict the same
+        if way == "another input":  # as layer and norm are one
             net.get_parameter("body.weight").zero_()
             net.get_parameter("body.weight")[[0, 1], [0, 1], 1, 1] = 1.0
             net.get_parameter("body.bias").zero_()
+        if way in ("another input", "twin"):  # as is the norm
+            net.get_buffer("norm.running_mean").zero_()
+            net.get_buffer("norm.running_var").fill_(1 - 1e-5)
+            net.get_parameter("norm.weight").fill_(1.0)
+            net.get_parameter("norm.bias").zero_()
     x, y = images(400), torch.arange(400) % 3
     x[80:120] += 10  # nobody looks into this batch for what tells of a curvature
     objective = sl.Objective(net, (x, y), F.cross_entropy, microbatch=40)

@@ -45,7 +45,7 @@ class _Rises:
         self.share = 0.0 if self.part is None else self.part.examples / objective.examples
         self.bases = [o.value() for o in (objective, self.part) if o]
         # in which the part is chosen and met; the value of all the data is known
-        self.passes = 1 + 2 * self.share if large else 0.0
+        self.passes = 0.0 if self.part is None else 1 + 2 * self.share
         self.both: list[tuple[float, float]] = []  # of all the data and of the part
         self.more: list[float] = []  # of the part alone
 

@@ -278,11 +278,12 @@ def _refuse_contradictions(problem: Problem, found: Found, before: float) -> Non
     elif problem.source == "sampled":
         fits = found.value <= (1 + slack) * most
     norms = [norm for norm in (before, found.value) if not math.isnan(norm)]
+    here = "" if math.isnan(before) else f"; {before:.3g} at the given point"
     if not (fits and math.isfinite(found.value) and bound <= (1 + HERE) * min(norms)):
         raise SpiritlevelError(
             f"the products contradict the diagonal (a norm of {found.value:.3g}, no less than "
-            f"{bound:.3g}; a diagonal up to {least:.3g}, a trace of {most:.3g}; {before:.3g} at "
-            f"the given point): rounding in {problem.objective.dtype}; try dtype=torch.float64"
+            f"{bound:.3g}; a diagonal up to {least:.3g}, a trace of {most:.3g}{here}): rounding in "
+            f"{problem.objective.dtype}; try dtype=torch.float64"
         )
 
 
